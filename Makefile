@@ -1,0 +1,70 @@
+# Two commands do everything: `make run` and `make test`. `make down` takes it away again.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# Name of the kind cluster that `run` makes; `test` makes its own beside it.
+CLUSTER ?= mocker
+IMAGE ?= localhost/mocker:dev
+export IMAGE
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Install the locked dependencies and the project into .venv
+	@$(PYTHON) hack/setup.py
+
+.PHONY: run
+run: setup image-loaded ## From nothing to a planner's decision, told as a story
+	@eval "$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))" && .venv/bin/python hack/run.py
+
+.PHONY: down
+down: ## Remove the clusters and all that belongs to them; caches stay
+	@$(PYTHON) hack/cluster.py down --all
+
+.PHONY: test
+test: setup ## Run every tier of tests that this machine allows
+	@.venv/bin/python hack/test.py
+
+.PHONY: check
+check: setup ## The one gate for style, types and layers
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	.venv/bin/mocker-operator crd | diff - crds/mockerdeployments.mocker.dev.yaml
+	diff crds/mockerdeployments.mocker.dev.yaml charts/mocker-operator/crds/mockerdeployments.mocker.dev.yaml
+
+.PHONY: bench
+bench: setup image-loaded ## Measure the budgets; figures go to benchmarks/results.json
+	@eval "$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))" && .venv/bin/python benchmarks/budgets.py
+
+.PHONY: cluster-up
+cluster-up: ## Bring up the kind cluster alone
+	@$(PYTHON) hack/cluster.py up --name $(CLUSTER)
+
+.PHONY: cluster-down
+cluster-down: ## Delete the kind cluster alone
+	@$(PYTHON) hack/cluster.py down --name $(CLUSTER)
+
+.PHONY: image
+image: cluster-up ## Build the one image of all programs
+	@$(PYTHON) hack/cluster.py build-image --tag $(IMAGE)
+
+.PHONY: image-loaded
+image-loaded: setup image
+	@$(PYTHON) hack/cluster.py nats-image
+	@$(PYTHON) hack/cluster.py load --name $(CLUSTER) $(IMAGE)
+
+.PHONY: generate
+generate: setup ## Write the CRD again from the models
+	.venv/bin/mocker-operator crd > crds/mockerdeployments.mocker.dev.yaml
+	cp crds/mockerdeployments.mocker.dev.yaml charts/mocker-operator/crds/
+
+.PHONY: lock
+lock: ## Resolve the dependencies again (needs uv)
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o requirements.lock pyproject.toml
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o requirements-dev.lock --group dev pyproject.toml

@@ -1,0 +1,37 @@
+"""Installs the chart as the README says, for the story, the cluster tests and the benchmarks."""
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RELEASE = "mocker"
+NAMESPACE = "mocker-system"
+NATS_SERVICE = f"service/{RELEASE}-nats"
+
+
+def install() -> str:
+    """Install or upgrade the chart with the images of the environment, and wait until it is up.
+
+    IMAGE names the programs' image. NATS_IMAGE is set where no public image can be pulled.
+
+    Returns:
+        The helm command, as one could type it in the project's root.
+    """
+    command = ["helm", "upgrade", "--install", RELEASE, "charts/mocker-operator"]
+    command += ["--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"]
+    for prefix, image in (("image", os.environ["IMAGE"]), ("nats.image", _nats_image())):
+        if image:
+            repository, _, tag = image.rpartition(":")
+            command += [
+                "--set",
+                f"{prefix}.repository={repository}",
+                "--set",
+                f"{prefix}.tag={tag}",
+            ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    return " ".join(command)
+
+
+def _nats_image() -> str:
+    return os.environ.get("NATS_IMAGE", "")
