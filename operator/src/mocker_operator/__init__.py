@@ -1,0 +1,1 @@
+"""The Kubernetes operator: it turns MockerDeployments into workers and a frontend."""

@@ -1,0 +1,194 @@
+"""One reconcile pass: observe, plan, and carry the plan out.
+
+A pass reads its resource and its children from the API server every time; nothing that was seen
+before is trusted, and no annotation or status is the operator's memory. What is kept per key is the
+counts to hold on to while a planner is silent, and which manifests the server has refused.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from mocker_operator.errors import SourceUnavailable
+from mocker_operator.kube.errors import Gone, KubeError, Terminal
+from mocker_operator.reconcile.model import (
+    DecisionState,
+    Event,
+    EventType,
+    Key,
+    Manifest,
+    ObjectRef,
+    Observed,
+    Plan,
+)
+from mocker_operator.reconcile.plan import plan
+from mocker_operator.refusals import REASON, Refusals, failed_status
+from mocker_operator.render import RenderSettings
+
+_log = logging.getLogger(__name__)
+
+ACKNOWLEDGE_AGAIN_S = 5.0
+
+
+class Cluster(Protocol):
+    """The API server as a pass sees it; `kube.gateway.Gateway` is the real one."""
+
+    async def get_resource(self, key: Key) -> Manifest | None:
+        """Return the resource, or None."""
+
+    async def list_children(self, key: Key) -> tuple[Manifest, ...]:
+        """Return its children."""
+
+    async def list_pods(self, key: Key) -> tuple[Manifest, ...]:
+        """Return its pods."""
+
+    async def apply(self, manifest: Manifest) -> None:
+        """Apply a child."""
+
+    async def delete(self, namespace: str, ref: ObjectRef) -> None:
+        """Delete a child."""
+
+    async def apply_status(self, resource: Manifest, status: Manifest) -> None:
+        """Write the status."""
+
+    async def post_event(self, resource: Manifest, event: Event, now: datetime) -> None:
+        """Post an event."""
+
+
+class DecisionSource(Protocol):
+    """Where a planner's decisions come from."""
+
+    def state(self, key: Key) -> DecisionState | None:
+        """Return what is known; None if nothing can be known at the moment."""
+
+    async def acknowledge(self, key: Key, decision_id: int) -> None:
+        """Say that a decision was carried out."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    uid: str
+    held: Mapping[str, int] = field(default_factory=dict)
+    refusals: Refusals = field(default_factory=Refusals)
+
+
+class Controller:
+    """Runs passes.
+
+    Args:
+        cluster: The API server.
+        source: The planner's decisions.
+        settings: What manifests are rendered with.
+        now: The clock (aware).
+        resync_s: Draws how long a resource may go without a pass.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        source: DecisionSource,
+        settings: RenderSettings,
+        *,
+        now: Callable[[], datetime],
+        resync_s: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._source = source
+        self._settings = settings
+        self._now = now
+        self._resync_s = resync_s
+        self._memories: dict[Key, _Memory] = {}
+
+    @property
+    def keys(self) -> Sequence[Key]:
+        """Resources that existed when they had their last pass."""
+        return list(self._memories)
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Run one pass; return after how many seconds the next is due, None if there is none.
+
+        Raises:
+            Transient: if the pass could not be completed and should be tried again.
+        """
+        resource = await self._cluster.get_resource(key)
+        if resource is None or "deletionTimestamp" in resource["metadata"]:
+            # Applying to a resource that is being deleted would race the garbage collector.
+            self._memories.pop(key, None)
+            return None
+        try:
+            return await self._reconcile(key, resource)
+        except Gone as error:
+            _log.info("%s/%s is going away: %s", key.namespace, key.name, error)
+            return self._resync_s()
+
+    async def _reconcile(self, key: Key, resource: Manifest) -> float:
+        memory = self._memory_of(key, resource["metadata"]["uid"])
+        observed = Observed(
+            resource=resource,
+            children=await self._cluster.list_children(key),
+            pods=await self._cluster.list_pods(key),
+        )
+        now = self._now()
+        decisions = self._source.state(key)
+        intent = plan(observed, decisions, memory.held, self._settings, now)
+        await self._apply(intent, memory.refusals, now)
+        for ref in intent.delete:
+            _log.info("%s/%s: delete %s %s", key.namespace, key.name, ref.kind, ref.name)
+            await self._cluster.delete(key.namespace, ref)
+        await self._report(observed.resource, intent, memory.refusals, now)
+        memory.held = intent.held
+        waits = [self._resync_s(), intent.requeue_after_s, memory.refusals.retry_after_s(now)]
+        if intent.acknowledge is not None and not memory.refusals.messages:
+            waits.append(await self._acknowledge(key, intent.acknowledge))
+        return min(wait for wait in waits if wait is not None)
+
+    def _memory_of(self, key: Key, uid: str) -> _Memory:
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != uid:
+            memory = self._memories[key] = _Memory(uid)
+        return memory
+
+    async def _apply(self, intent: Plan, refusals: Refusals, now: datetime) -> None:
+        refusals.keep_only(intent.apply)
+        for manifest in intent.apply:
+            if refusals.still_refused(manifest, now):
+                continue
+            try:
+                await self._cluster.apply(manifest)
+                refusals.accepted(manifest)
+            except Terminal as error:
+                _log.error("%s %s: %s", manifest["kind"], manifest["metadata"]["name"], error)
+                refusals.refused(manifest, str(error), now)
+
+    async def _report(
+        self, resource: Manifest, intent: Plan, refusals: Refusals, now: datetime
+    ) -> None:
+        status, events = intent.status, intent.events
+        if refusals.messages:
+            status = failed_status(resource, intent.status, refusals.messages, now)
+            events = ()
+            if status is not None:
+                message = "; ".join(refusals.messages)
+                events = (Event(EventType.WARNING, REASON, message),)
+        if status is not None:
+            await self._cluster.apply_status(resource, status)
+        for event in events:
+            await self._post(resource, event, now)
+
+    async def _post(self, resource: Manifest, event: Event, now: datetime) -> None:
+        try:
+            await self._cluster.post_event(resource, event, now)
+        except KubeError as error:
+            # What an event says is in the conditions too; a pass does not fail for it.
+            _log.warning("event %s not posted: %s", event.reason, error)
+
+    async def _acknowledge(self, key: Key, decision_id: int) -> float | None:
+        try:
+            await self._source.acknowledge(key, decision_id)
+        except SourceUnavailable as error:
+            _log.warning("%s/%s: decision %d: %s", key.namespace, key.name, decision_id, error)
+            return ACKNOWLEDGE_AGAIN_S
+        _log.info("%s/%s: decision %d carried out", key.namespace, key.name, decision_id)
+        return None

@@ -1,0 +1,1 @@
+"""Kopf wiring, nothing else."""
