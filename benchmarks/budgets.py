@@ -24,10 +24,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "hack"))
 
-from mocker_planner.client import PlannerClient
-
 import chart
 from kubectl import Kubectl, until
+from mocker_planner.client import PlannerClient
 
 RESULTS = Path(__file__).resolve().parent / "results.json"
 OURS = "mocker.dev/deployment=bench"

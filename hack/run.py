@@ -18,11 +18,11 @@ from typing import Any
 
 import nats
 import openai
-from mocker_planner.client import PlannerClient
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 import chart
 from kubectl import Kubectl, until
+from mocker_planner.client import PlannerClient
 from mocker_protocol.kv_events import BlockStored, RouterEvent, decode_router_event
 from mocker_protocol.names import Component, WorkerType, dynamo_namespace
 

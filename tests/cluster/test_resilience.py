@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from mocker_planner.client import PlannerClient
 
 import chart
 from kubectl import Kubectl, until
+from mocker_planner.client import PlannerClient
 
 OPERATOR = "mocker-operator"
 NATS = "mocker-nats"

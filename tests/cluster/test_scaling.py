@@ -9,9 +9,9 @@ from typing import Any
 
 import nats
 import openai
-from mocker_planner.client import PlannerClient
 
 from kubectl import until
+from mocker_planner.client import PlannerClient
 from mocker_protocol import decisions
 from mocker_protocol.decisions import DeploymentKey
 
