@@ -1,0 +1,1 @@
+"""The OpenAI-compatible entry: prefill-then-decode orchestration over registered workers."""

@@ -1,0 +1,1 @@
+"""Writes scaling decisions and waits until they are carried out."""

@@ -79,9 +79,11 @@ def parse_decision(payload: bytes) -> ScalingDecision:
         InvalidDecision: if it is not JSON, or a field is missing or out of its range.
     """
     try:
-        return ScalingDecision.model_validate(json.loads(payload))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        data = json.loads(payload)
+    except (ValueError, RecursionError) as error:  # also integers of thousands of digits
         raise InvalidDecision(f"not JSON: {error}") from error
+    try:
+        return ScalingDecision.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "decision"
@@ -97,6 +99,6 @@ def parse_acknowledgement(payload: bytes) -> int | None:
     """Return the id of the decision that was carried out; None if the payload is something else."""
     try:
         value = json.loads(payload)["scaled_decision_id"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return value if type(value) is int else None

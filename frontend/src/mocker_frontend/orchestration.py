@@ -1,0 +1,138 @@
+"""Prefill first, then decode: how one request becomes legs to workers.
+
+With decode workers the prompt goes to a prefill worker and its hand-off parameters to a decode
+worker; without any, aggregated workers get the request as it is. If no prefill worker answers, the
+decode worker computes the prompt itself: slower, but not an error.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from mocker_frontend.disagg import JsonObject, decode_body, prefill_body, with_usage
+from mocker_frontend.errors import no_worker
+from mocker_frontend.registry import Registry
+from mocker_frontend.telemetry import Telemetry
+from mocker_frontend.upstream import NoWorkerAnswered, Reply, Upstream, UpstreamRequest
+from mocker_protocol.names import WorkerType
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """A client's request for tokens."""
+
+    path: str
+    body: JsonObject
+    headers: Mapping[str, str]
+    """Headers that both legs carry."""
+
+    @property
+    def stream(self) -> bool:
+        """Whether the client wants server-sent events."""
+        return self.body.get("stream") is True
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The answer that goes to the client."""
+
+    reply: Reply
+    hide_usage: bool
+    """Whether the usage chunk of a stream is for the frontend only."""
+
+
+class _Refused(Exception):
+    """The prefill worker answered with a client error, which is the answer."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.response.status)
+        self.reply = reply
+
+
+class Orchestrator:
+    """Runs the legs of requests."""
+
+    def __init__(self, registry: Registry, upstream: Upstream, telemetry: Telemetry) -> None:
+        self._registry = registry
+        self._upstream = upstream
+        self._telemetry = telemetry
+        self._prefill_lost = False
+
+    @asynccontextmanager
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Generation]:
+        """Run a request up to the first bytes of its answer.
+
+        Raises:
+            RequestFailed: if no worker could take it (503).
+        """
+        split = self._upstream.has(WorkerType.DECODE)
+        try:
+            params = await self._prefill(request) if split else None
+        except _Refused as refused:
+            yield Generation(refused.reply, hide_usage=False)
+            return
+        body, hide_usage = with_usage(decode_body(request.body, params))
+        leg = UpstreamRequest(
+            path=request.path,
+            body=body,
+            headers=dict(request.headers),
+            whole=not request.stream,
+        )
+        role = WorkerType.DECODE if split else WorkerType.AGGREGATED
+        entered = False
+        try:
+            async with self._upstream.open(role, leg) as reply:
+                entered = True
+                yield Generation(reply, hide_usage)
+        except NoWorkerAnswered as error:
+            if entered:
+                raise
+            raise no_worker(f"no worker could take the request: {error}") from error
+
+    async def _prefill(self, request: GenerateRequest) -> object:
+        """Return the hand-off parameters of the prefill leg; None to prefill locally.
+
+        Raises:
+            _Refused: if the prefill worker answers 4xx.
+        """
+        if "kv_transfer_params" in request.body or not self._registry.prefill_seen:
+            return None
+        leg = UpstreamRequest(
+            path=request.path,
+            body=prefill_body(request.body),
+            headers=dict(request.headers),
+            whole=True,
+        )
+        try:
+            async with self._upstream.open(WorkerType.PREFILL, leg) as reply:
+                if reply.response.status >= 400:
+                    raise _Refused(reply)
+                params = _hand_off(reply.first)
+        except NoWorkerAnswered as error:
+            self._prefill_locally(str(error))
+            return None
+        if params is None:
+            self._prefill_locally(f"{reply.worker.url} answered no kv_transfer_params")
+        else:
+            self._prefill_lost = False
+        return params
+
+    def _prefill_locally(self, reason: str) -> None:
+        """Count the fall-back; log only the first of a run of them."""
+        self._telemetry.local_prefills += 1
+        if not self._prefill_lost:
+            log.warning("falling back to prefill on the decode workers reason=%s", reason)
+        self._prefill_lost = True
+
+
+def _hand_off(payload: bytes) -> object:
+    try:
+        answer = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return answer.get("kv_transfer_params") if isinstance(answer, dict) else None

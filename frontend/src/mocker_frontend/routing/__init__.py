@@ -1,0 +1,1 @@
+"""Which worker gets a request. Pure: no I/O, no clock."""

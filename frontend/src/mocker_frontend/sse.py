@@ -1,0 +1,91 @@
+"""A stream of server-sent events on its way from a worker to a client: pure bytes in, bytes out.
+
+Events are counted, not parsed; the bytes pass as they are, cut at event boundaries. Only the
+closing usage chunk (the one with no choices) is read, and withheld if the client did not ask.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+_END = b"\n\n"
+_DONE = b"data: [DONE]"
+_NO_CHOICES = (b'"choices":[]', b'"choices": []')
+
+
+class _Details(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _WithUsage(msgspec.Struct):
+    usage: _Details | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Sequence lengths in tokens, as the worker counted them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def read_usage(payload: bytes) -> Usage | None:
+    """Return the `usage` of a JSON answer or chunk; None if it has none."""
+    try:
+        usage = msgspec.json.decode(payload, type=_WithUsage).usage
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if usage is None else Usage(usage.prompt_tokens, usage.completion_tokens)
+
+
+class EventStream:
+    """Passes events through, counts those that carry tokens and keeps the usage."""
+
+    def __init__(self, *, hide_usage: bool) -> None:
+        self._hide_usage = hide_usage
+        self._partial = b""
+        self.token_events = 0
+        """Events so far that are neither usage nor the end mark: one per token."""
+        self.usage: Usage | None = None
+        self.done = False
+        """Whether the end mark has passed: without it the worker broke off."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what the worker sent; return the whole events to pass on."""
+        if self._partial:
+            data = self._partial + data
+        end = data.rfind(_END) + len(_END)
+        if end < len(_END):
+            self._partial = data
+            return b""
+        self._partial, events = data[end:], data[:end] if end < len(data) else data
+        self.token_events += events.count(_END)
+        return self._close(events)
+
+    def _close(self, events: bytes) -> bytes:
+        """Look after the events that end a stream; all others pass unseen."""
+        if _DONE in events:
+            self.done = True
+            self.token_events -= 1
+        for mark in _NO_CHOICES:
+            at = events.find(mark)
+            if at >= 0:
+                return self._take_usage(events, at)
+        return events
+
+    def _take_usage(self, events: bytes, at: int) -> bytes:
+        previous = events.rfind(_END, 0, at)
+        start = 0 if previous < 0 else previous + len(_END)
+        end = events.index(_END, at) + len(_END)
+        usage = read_usage(events[start:end].partition(b"data:")[2])
+        if usage is None:
+            return events
+        self.usage = usage
+        self.token_events -= 1
+        return events[:start] + events[end:] if self._hide_usage else events
+
+    def finish(self) -> bytes:
+        """Return what is left when the worker ends the stream in the middle of an event."""
+        rest, self._partial = self._partial, b""
+        return rest

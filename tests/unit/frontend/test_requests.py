@@ -1,0 +1,113 @@
+"""What travels to workers and back when all is well."""
+
+import json
+
+import pytest
+
+from mocker_frontend.cli import main
+
+
+async def test_both_legs_carry_the_same_request_id_and_unknown_fields(start_worker, start_frontend):
+    prefill, decode = await start_worker(), await start_worker()
+    frontend = await start_frontend(prefill=[prefill], decode=[decode])
+    response = await frontend.post(vendor_field={"deep": [1, None]}, min_tokens=3)
+    assert response.status == 200
+    request_id = response.headers["X-Request-Id"]
+    for worker in (prefill, decode):
+        assert worker.headers[0]["X-Request-Id"] == request_id
+        assert worker.requests[0]["vendor_field"] == {"deep": [1, None]}
+    assert prefill.requests[0]["max_tokens"] == 1
+    assert decode.requests[0]["max_tokens"] == decode.requests[0]["min_tokens"] == 3
+    assert decode.requests[0]["kv_transfer_params"]["remote_port"] == 5600
+
+
+async def test_a_request_id_of_the_client_is_kept(start_worker, start_frontend):
+    worker = await start_worker()
+    frontend = await start_frontend(aggregated=[worker])
+    response = await frontend.session.post(
+        frontend.url + "/v1/completions",
+        json={"model": "mock", "prompt": "hi", "max_tokens": 1},
+        headers={"X-Request-Id": "mine"},
+    )
+    assert response.headers["X-Request-Id"] == "mine"
+    assert worker.headers[0]["X-Request-Id"] == "mine"
+
+
+async def test_aggregated_workers_get_the_request_as_it_is(start_worker, start_frontend):
+    worker = await start_worker()
+    frontend = await start_frontend(aggregated=[worker])
+    assert (await frontend.text())[0] == 200
+    assert worker.requests == [{"model": "mock", "prompt": "hi", "max_tokens": 3}]
+
+
+async def test_a_request_that_was_prefilled_elsewhere_goes_straight_to_decode(
+    start_worker, start_frontend
+):
+    prefill, decode = await start_worker(), await start_worker()
+    frontend = await start_frontend(prefill=[prefill], decode=[decode])
+    await frontend.text(kv_transfer_params={"do_remote_prefill": True})
+    assert not prefill.requests
+    assert decode.requests[0]["kv_transfer_params"] == {"do_remote_prefill": True}
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_lengths_are_measured_whether_or_not_the_client_asks_for_usage(
+    start_worker, start_frontend, asked
+):
+    worker = await start_worker()
+    frontend = await start_frontend(decode=[worker])
+    options = {"stream_options": {"include_usage": True}} if asked else {}
+    _, text = await frontend.text(stream=True, max_tokens=5, **options)
+    assert ("usage" in text) is asked
+    assert text.count('"text"') == 5
+    assert await frontend.metric("dynamo_frontend_input_sequence_tokens_sum") == 7
+    assert await frontend.metric("dynamo_frontend_output_sequence_tokens_sum") == 5
+    assert await frontend.metric("dynamo_frontend_inter_token_latency_seconds_count") == 4
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff"])
+async def test_a_body_that_is_no_object_is_400(start_worker, start_frontend, payload):
+    worker = await start_worker()
+    frontend = await start_frontend(decode=[worker])
+    response = await frontend.session.post(frontend.url + "/v1/completions", data=payload)
+    assert response.status == 400
+    assert json.loads(await response.read())["error"]["type"] == "invalid_request_error"
+    assert not worker.requests
+
+
+async def test_probes_and_models(start_worker, start_frontend):
+    worker = await start_worker()
+    frontend = await start_frontend(decode=[worker])
+    for path in ("/live", "/ready", "/health", "/version"):
+        assert await frontend.status(path) == 200
+    models = await (await frontend.session.get(frontend.url + "/v1/models")).json()
+    assert [model["id"] for model in models["data"]] == ["mock"]
+
+
+async def test_without_any_worker_the_answer_is_503(start_worker, start_frontend):
+    prefill = await start_worker()
+    frontend = await start_frontend(prefill=[prefill])
+    response = await frontend.post()
+    assert response.status == 503
+    assert "no aggregated worker" in (await response.json())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--no-nats"], "--decode-url"),
+        (["--no-nats", "--decode-url", "127.0.0.1:8000"], "http://"),
+    ],
+)
+def test_settings_that_cannot_work_are_usage_errors(arguments, named, capsys):
+    assert main(["serve", "--model-name", "mock", *arguments]) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["serve"], ["serve", "--model-name", "m", "--routing", "x"]]
+)
+def test_wrong_usage_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
