@@ -1,0 +1,1 @@
+"""A mock LLM engine: scheduler, KV cache and timing of a real one behind an OpenAI API."""

@@ -1,0 +1,19 @@
+"""The mock engine's core: scheduler, KV cache and timing of a vLLM-like engine without a model.
+
+Everything here is pure and synchronous: no I/O, no clock, no logging. `EngineCore.step` says how
+long a forward pass takes; the driver (real time) and the simulator (virtual time) let it pass.
+"""
+
+from mocker_worker.engine.core import EngineCore
+from mocker_worker.engine.outputs import StepOutput, TokenOutput
+from mocker_worker.engine.request import FinishReason, Request, RequestRefused, RequestStatus
+
+__all__ = [
+    "EngineCore",
+    "FinishReason",
+    "Request",
+    "RequestRefused",
+    "RequestStatus",
+    "StepOutput",
+    "TokenOutput",
+]

@@ -1,0 +1,40 @@
+"""What one forward pass gives to whoever drives the engine."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mocker_protocol.forward_pass import QueuedRequests, ScheduledRequests
+from mocker_protocol.kv_events import KvCacheEvent
+from mocker_worker.engine.request import FinishReason
+
+
+class TokenOutput(NamedTuple):
+    """One generated token; a request has at most one per pass."""
+
+    request_id: str
+    token_id: int
+    finish_reason: FinishReason | None
+    """Set on a request's last token only."""
+    num_cached_tokens: int
+    """Prompt tokens found in the prefix cache when the request was first admitted."""
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """One forward pass. The engine's state is already that of the pass's end."""
+
+    duration_ms: float
+    """Simulated length of the pass after the speedup ratios; 0 when `speedup_ratio` is 0."""
+    outputs: list[TokenOutput]
+    """To be delivered when the pass has ended, in the order of admission."""
+    kv_events: list[KvCacheEvent]
+    """Visible at the start of the pass."""
+    scheduled: ScheduledRequests
+    queued: QueuedRequests
+    preempted: int
+    """Requests that lost their KV in this pass."""
+    num_running: int
+    """Requests running during the pass, those that it finished included."""
+    num_waiting: int
+    kv_usage_ratio: float
+    """Share of the cache's blocks held by requests during the pass, 0..1."""

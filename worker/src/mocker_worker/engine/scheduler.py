@@ -1,0 +1,148 @@
+"""Decides what each forward pass computes (vLLM v1's scheduler, Dynamo 1.6's refinements).
+
+Running requests come first, in the order of their admission, then the head of the waiting queue,
+within a budget of tokens. Blocks are allocated as tokens are scheduled; when they run out, a
+victim loses its KV and goes back to the front of the queue with its tokens kept. Nobody is
+admitted in a pass that preempted somebody, nor whose known tokens would not fit as a whole.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+from mocker_protocol.engine_args import EngineArgs, PreemptionMode
+from mocker_worker.engine.kv_cache import KvCache
+from mocker_worker.engine.prefix_cache_stats import PrefixCacheStats
+from mocker_worker.engine.request import Request, RequestStatus
+from mocker_worker.engine.waiting_queue import WaitingQueue
+
+
+@dataclass(slots=True)
+class Schedule:
+    """One pass: who computes how many tokens, in the order of admission."""
+
+    budget: int
+    """Tokens that may still be scheduled."""
+    scheduled: list[tuple[Request, int]] = field(default_factory=list)
+    preempted: int = 0
+
+    def add(self, request: Request, num_tokens: int) -> None:
+        """Let a request compute `num_tokens` tokens in this pass."""
+        self.scheduled.append((request, num_tokens))
+        self.budget -= num_tokens
+
+    def withdraw(self, request: Request) -> None:
+        """Take a request out again, if it is in, and give its tokens back to the budget."""
+        for index, (scheduled, num_tokens) in enumerate(self.scheduled):
+            if scheduled is request:
+                self.budget += num_tokens
+                del self.scheduled[index]
+                return
+
+
+class Scheduler:
+    """Waiting and running requests of one data-parallel rank."""
+
+    def __init__(self, args: EngineArgs, kv_cache: KvCache, stats: PrefixCacheStats) -> None:
+        self.waiting = WaitingQueue()
+        self.running: list[Request] = []
+        self._kv_cache = kv_cache
+        self._stats = stats
+        self._block_size = args.block_size
+        self._max_tokens = args.max_num_batched_tokens or sys.maxsize
+        self._max_seqs = args.max_num_seqs or sys.maxsize
+        self._chunked = args.enable_chunked_prefill
+        self._victim = -1 if args.preemption_mode is PreemptionMode.LIFO else 0
+
+    def schedule(self) -> Schedule:
+        """Plan one pass and allocate its KV; the plan is empty only without any request."""
+        plan = Schedule(self._max_tokens)
+        self._schedule_running(plan)
+        if not plan.preempted:
+            self._admit_waiting(plan)
+        return plan
+
+    def remove(self, request: Request) -> None:
+        """Forget a request that is aborted, and free what it holds."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            self._kv_cache.free(request)
+        else:
+            self.waiting.remove(request)
+
+    def retire(self, finished: list[Request]) -> None:
+        """Free the requests of a pass that have finished."""
+        for request in finished:
+            self._kv_cache.free(request)
+        self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+
+    def _schedule_running(self, plan: Schedule) -> None:
+        for request in tuple(self.running):
+            if plan.budget <= 0:
+                return
+            if request.status is not RequestStatus.RUNNING:
+                continue
+            computed = request.num_computed_tokens
+            count = self._tokens_to_compute(request, computed, plan.budget)
+            if count and (
+                self._kv_cache.grow(request, computed + count)
+                or self._grow_by_preempting(request, computed + count, plan)
+            ):
+                plan.add(request, count)
+
+    def _tokens_to_compute(self, request: Request, computed: int, budget: int) -> int:
+        """Return the next chunk's length; 0 if it must not be cut and does not fit.
+
+        Without chunked prefill a recomputation may still be cut when its generated tokens have
+        made it longer than any pass: it could never run otherwise.
+        """
+        remaining = len(request.token_ids) - computed
+        if remaining <= budget:
+            return remaining
+        if self._chunked or remaining > self._max_tokens:
+            return budget
+        return 0
+
+    def _grow_by_preempting(self, request: Request, num_tokens: int, plan: Schedule) -> bool:
+        """Take blocks from victims until the request has its own; False if it becomes one."""
+        while True:
+            victim = self.running.pop(self._victim)
+            self._preempt(victim, plan)
+            if victim is request:
+                return False
+            if self._kv_cache.grow(request, num_tokens):
+                return True
+
+    def _preempt(self, victim: Request, plan: Schedule) -> None:
+        plan.withdraw(victim)
+        plan.preempted += 1
+        self._kv_cache.free(victim)
+        victim.status = RequestStatus.PREEMPTED
+        victim.num_preemptions += 1
+        victim.num_computed_tokens = 0
+        self.waiting.push_front(victim)
+
+    def _admit_waiting(self, plan: Schedule) -> None:
+        while plan.budget > 0 and len(self.running) < self._max_seqs:
+            request = self.waiting.head
+            if request is None or not self._admit(request, plan):
+                return
+
+    def _admit(self, request: Request, plan: Schedule) -> bool:
+        """Move the head of the queue to running if its whole known length fits."""
+        cached = self._kv_cache.lookup(request)
+        num_cached = len(cached) * self._block_size
+        computed = request.num_tokens - 1 if request.has_remote_kv else num_cached
+        count = self._tokens_to_compute(request, computed, plan.budget)
+        if count == 0 or not self._kv_cache.fits(request, cached):
+            return False
+        self.waiting.pop_front()
+        self._kv_cache.admit(request, cached, computed + count)
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = num_cached
+            self._stats.record(num_cached, request.num_prompt_tokens)
+        request.num_computed_tokens = computed
+        request.prefill_end = 0 if request.has_remote_kv else request.num_tokens
+        request.status = RequestStatus.RUNNING
+        self.running.append(request)
+        plan.add(request, count)
+        return True
