@@ -23,6 +23,7 @@ from mocker_operator.kube.login import connection_info, load_configuration
 from mocker_operator.reconcile.model import Key
 from mocker_operator.render import RenderSettings
 from mocker_operator.scaling.nats_source import NatsDecisionSource
+from mocker_operator.tasks import end
 from mocker_operator.telemetry import Metrics
 from mocker_operator.work_queue import WorkQueue
 
@@ -84,9 +85,7 @@ class Operator:
             ]
 
             async def stop_parts() -> None:
-                for part in parts:
-                    part.cancel()
-                await asyncio.wait(parts)
+                await end(parts)
 
             await self._watch(stop_parts, stop)
 

@@ -24,6 +24,7 @@ from nats.js.kv import KeyValue
 
 from mocker_operator.errors import OperatorError, SourceUnavailable
 from mocker_operator.reconcile.model import DecisionState, Key
+from mocker_operator.tasks import end
 from mocker_operator.work_queue import BackOff
 from mocker_protocol.decisions import (
     BUCKET,
@@ -113,15 +114,14 @@ class NatsDecisionSource:
         while True:
             try:
                 await self._session()
-            except* (NatsError, SessionLost, TimeoutError, OSError) as group:
+            except (NatsError, SessionLost, TimeoutError, OSError) as error:
                 was_synced = self.synced
                 self._forget()
                 self._tried.set()
                 failures = 1 if was_synced else failures + 1
                 if failures == 1:
-                    reason = _reason(_first(group))
                     _log.warning(
-                        "planner decisions are not followed: NATS %s: %s", self._url, reason
+                        "planner decisions are not followed: NATS %s: %s", self._url, _reason(error)
                     )
             await asyncio.sleep(self._back_off.delay_s(failures))
 
@@ -137,10 +137,11 @@ class NatsDecisionSource:
             context = client.jetstream(timeout=REQUEST_TIMEOUT_S)
             bucket = await _open_bucket(context)
             created = (await bucket.status()).stream_info.created
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._follow(bucket), name="decisions-watch")
-                group.create_task(self._check(bucket, created), name="decisions-check")
-                group.create_task(_raise_when(closed), name="decisions-connection")
+            await _until_one_fails(
+                asyncio.create_task(self._follow(bucket), name="decisions-watch"),
+                asyncio.create_task(self._check(bucket, created), name="decisions-check"),
+                asyncio.create_task(_raise_when(closed), name="decisions-connection"),
+            )
         finally:
             await client.close()
 
@@ -212,6 +213,15 @@ async def _watch(bucket: KeyValue) -> AsyncIterator[KeyValue.KeyWatcher]:
             await watcher.stop()  # type: ignore[no-untyped-call]
 
 
+async def _until_one_fails(*tasks: asyncio.Task[None]) -> None:
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await end(tasks)
+
+
 async def _raise_when(closed: asyncio.Event) -> None:
     await closed.wait()
     raise SessionLost("the connection was closed")
@@ -251,13 +261,6 @@ def _instant(created: Any) -> datetime | None:  # noqa: ANN401 - annotated int, 
     if not isinstance(created, datetime):
         return None
     return created if created.tzinfo else created.replace(tzinfo=UTC)
-
-
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _reason(error: BaseException) -> str:
