@@ -11,11 +11,11 @@ from mocker_worker.engine.timing import Fixed, Polynomial
     [(1, 16.5166), (100, 18.0240), (1000, 32.1059), (8192, 169.1369), (32768, 966.0765)],
 )
 def test_prefill_time_is_quadratic_in_the_new_tokens(tokens: int, expected_ms: float) -> None:
-    assert Polynomial().prefill_ms(tokens) == pytest.approx(expected_ms, abs=5e-5)
+    assert Polynomial(1000).prefill_ms(tokens) == pytest.approx(expected_ms, abs=5e-5)
 
 
 def test_a_pass_without_new_tokens_costs_no_prefill_time() -> None:
-    assert Polynomial().prefill_ms(0) == 0.0
+    assert Polynomial(1000).prefill_ms(0) == 0.0
     assert Fixed(3.0, 2.0).prefill_ms(0) == 0.0
 
 
@@ -26,12 +26,14 @@ def test_a_pass_without_new_tokens_costs_no_prefill_time() -> None:
 def test_decode_time_follows_the_share_of_the_cache_in_use(
     share: float, expected_ms: float
 ) -> None:
-    assert Polynomial().decode_ms(int(share * 10**6), 10**6) == pytest.approx(expected_ms, abs=5e-5)
+    assert Polynomial(10**6).decode_ms(1, int(share * 10**6)) == pytest.approx(
+        expected_ms, abs=5e-5
+    )
 
 
 def test_decode_time_never_falls_at_high_load() -> None:
-    full_ms = Polynomial().decode_ms(1000, 1000)
-    assert Polynomial().decode_ms(1_000_000, 1000) == full_ms
+    full_ms = Polynomial(1000).decode_ms(1, 1000)
+    assert Polynomial(1000).decode_ms(9, 1_000_000) == full_ms
 
 
 def test_speedup_divides_all_time_and_decode_speedup_divides_decode_time_further(

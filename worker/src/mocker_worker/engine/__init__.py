@@ -5,12 +5,22 @@ long a forward pass takes; the driver (real time) and the simulator (virtual tim
 """
 
 from mocker_worker.engine.core import EngineCore
-from mocker_worker.engine.outputs import StepOutput, TokenOutput
-from mocker_worker.engine.request import FinishReason, Request, RequestRefused, RequestStatus
+from mocker_worker.engine.decode_run import DecodeRun
+from mocker_worker.engine.outputs import PassOutput, StepOutput, TokenOutput
+from mocker_worker.engine.request import (
+    FinishReason,
+    OutlineRequest,
+    Request,
+    RequestRefused,
+    RequestStatus,
+)
 
 __all__ = [
+    "DecodeRun",
     "EngineCore",
     "FinishReason",
+    "OutlineRequest",
+    "PassOutput",
     "Request",
     "RequestRefused",
     "RequestStatus",

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 
 from mocker_protocol.engine_args import EngineArgs, PreemptionMode
+from mocker_worker.engine.block_pool import CachedPrefix
 from mocker_worker.engine.kv_cache import KvCache
 from mocker_worker.engine.prefix_cache_stats import PrefixCacheStats
 from mocker_worker.engine.request import Request, RequestStatus
@@ -61,6 +62,64 @@ class Scheduler:
             self._admit_waiting(plan)
         return plan
 
+    def steady_passes(self) -> int:
+        """Return how many passes from now on do nothing but decode one token for all that run.
+
+        Up to the pass in which the first of them ends, or before that in which blocks run out. A
+        head of the queue that must wait now must wait all that time: room only shrinks. (Answers
+        of requests with token ids could become hits for it, a chance that is not looked for.)
+        """
+        running = self.running
+        if not running or len(running) > self._max_tokens:
+            return 0
+        passes = sys.maxsize
+        for request in running:
+            computed = request.num_computed_tokens
+            if computed < request.prefill_end or computed != request.num_tokens - 1:
+                return 0
+            passes = min(passes, request.end_tokens - request.num_tokens)
+        return 0 if self._can_admit() else self._passes_with_room(passes)
+
+    def decode(self, passes: int) -> list[Request]:
+        """Run so many of the `steady_passes`; returns the requests that end with the last one."""
+        finished: list[Request] = []
+        for request in self.running:
+            request.generate(passes)
+            request.num_computed_tokens += passes
+            grown = self._kv_cache.grow(request, request.num_computed_tokens)
+            assert grown, "steady passes have room"
+            if request.num_tokens >= request.end_tokens:
+                finished.append(request)
+        return finished
+
+    def _can_admit(self) -> bool:
+        head, budget = self.waiting.head, self._max_tokens - len(self.running)
+        if head is None or budget <= 0 or len(self.running) >= self._max_seqs:
+            return False
+        return self._admission(head, budget) is not None
+
+    def _passes_with_room(self, passes: int) -> int:
+        """Return the first pass number, `passes` at most, after which blocks lack."""
+        free = self._kv_cache.num_free_blocks
+        if len(self.running) * (passes // self._block_size + 1) <= free:
+            return passes
+        low, high = 0, passes
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._blocks_lacking(middle) <= free:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _blocks_lacking(self, passes: int) -> int:
+        """Return the blocks that must be taken for so many more tokens per running request."""
+        size = self._block_size
+        return sum(
+            -(-(request.num_computed_tokens + passes) // size) - request.num_blocks
+            for request in self.running
+        )
+
     def remove(self, request: Request) -> None:
         """Forget a request that is aborted, and free what it holds."""
         if request.status is RequestStatus.RUNNING:
@@ -95,7 +154,7 @@ class Scheduler:
         Without chunked prefill a recomputation may still be cut when its generated tokens have
         made it longer than any pass: it could never run otherwise.
         """
-        remaining = len(request.token_ids) - computed
+        remaining = request.num_tokens - computed
         if remaining <= budget:
             return remaining
         if self._chunked or remaining > self._max_tokens:
@@ -129,20 +188,29 @@ class Scheduler:
 
     def _admit(self, request: Request, plan: Schedule) -> bool:
         """Move the head of the queue to running if its whole known length fits."""
-        cached = self._kv_cache.lookup(request)
-        num_cached = len(cached) * self._block_size
-        computed = request.num_tokens - 1 if request.has_remote_kv else num_cached
-        count = self._tokens_to_compute(request, computed, plan.budget)
-        if count == 0 or not self._kv_cache.fits(request, cached):
+        admission = self._admission(request, plan.budget)
+        if admission is None:
             return False
+        cached, computed, count = admission
         self.waiting.pop_front()
         self._kv_cache.admit(request, cached, computed + count)
         if request.num_preemptions == 0:
-            request.num_cached_tokens = num_cached
-            self._stats.record(num_cached, request.num_prompt_tokens)
+            request.num_cached_tokens = cached.num_blocks * self._block_size
+            self._stats.record(request.num_cached_tokens, request.num_prompt_tokens)
         request.num_computed_tokens = computed
         request.prefill_end = 0 if request.has_remote_kv else request.num_tokens
         request.status = RequestStatus.RUNNING
         self.running.append(request)
         plan.add(request, count)
         return True
+
+    def _admission(self, request: Request, budget: int) -> tuple[CachedPrefix, int, int] | None:
+        """Return what is cached, already computed and to compute; None if it must wait."""
+        cached = self._kv_cache.lookup(request)
+        computed = cached.num_blocks * self._block_size
+        if request.has_remote_kv:
+            computed = request.num_tokens - 1
+        count = self._tokens_to_compute(request, computed, budget)
+        if count == 0 or not self._kv_cache.fits(request, cached):
+            return None
+        return cached, computed, count
