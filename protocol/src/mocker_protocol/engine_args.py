@@ -31,7 +31,7 @@ UNSUPPORTED = frozenset(
     "aic_attention_dp_size aic_gemm_dtype aic_moe_dtype aic_fmha_dtype aic_kv_cache_dtype "
     "aic_comm_dtype aic_nextn aic_nextn_accept_rates aic_mtp_seed gpu_memory_utilization "
     "mem_fraction_static free_gpu_memory_fraction handoff_session_timeout_ms "
-    "kv_transfer_timing_mode kv_transfer_bandwidth kv_bytes_per_token num_g2_blocks num_g3_blocks "
+    "num_g2_blocks num_g3_blocks "
     "enable_g4_storage offload_batch_size bandwidth_g1_to_g2_gbps bandwidth_g2_to_g1_gbps "
     "bandwidth_g2_to_g3_gbps bandwidth_g3_to_g2_gbps bandwidth_g2_to_g4_gbps "
     "bandwidth_g4_to_g2_gbps response_replay_trace_path has_perf_model".split()
@@ -48,6 +48,13 @@ class PreemptionMode(StrEnum):
 
     LIFO = "lifo"
     FIFO = "fifo"
+
+
+class KvTransferTiming(StrEnum):
+    """Which tokens of a prompt a transfer of its KV costs time for."""
+
+    FULL_PROMPT = "full_prompt"
+    DESTINATION_MISSING = "destination_missing"
 
 
 def _named(enum: type[StrEnum]) -> BeforeValidator:
@@ -103,6 +110,13 @@ class EngineArgs(BaseModel):
     publish_kv_events: bool = True
     """Only with `enable_prefix_caching`; decode workers never publish."""
     timing_model: TimingModel = PolynomialTiming()
+    kv_transfer_bandwidth: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Gigabytes (1e9) a second from prefill to decode workers; None or 0 and less: no delay."""
+    kv_bytes_per_token: Annotated[Integer, Field(ge=0, le=MAX_INTEGER)] | None = None
+    """Size of a token's KV; None or 0: no delay."""
+    kv_transfer_timing_mode: Annotated[KvTransferTiming, _named(KvTransferTiming)] = (
+        KvTransferTiming.FULL_PROMPT
+    )
     seed: Annotated[Integer, Field(ge=0, le=MAX_INTEGER)] = 0
 
     @model_validator(mode="before")

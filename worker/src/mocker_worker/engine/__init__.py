@@ -4,6 +4,7 @@ Everything here is pure and synchronous: no I/O, no clock, no logging. `EngineCo
 long a forward pass takes; the driver (real time) and the simulator (virtual time) let it pass.
 """
 
+from mocker_worker.engine.block_pool import BlockKey
 from mocker_worker.engine.core import EngineCore
 from mocker_worker.engine.decode_run import DecodeRun
 from mocker_worker.engine.outputs import PassOutput, StepOutput, TokenOutput
@@ -16,6 +17,7 @@ from mocker_worker.engine.request import (
 )
 
 __all__ = [
+    "BlockKey",
     "DecodeRun",
     "EngineCore",
     "FinishReason",

@@ -6,11 +6,13 @@ tokens. Requests may be added and aborted between two calls. Not thread-safe.
 """
 
 import sys
+from collections.abc import Sequence
 
 from mocker_protocol.engine_args import EngineArgs
 from mocker_protocol.kv_events import BlockStored, KvCacheEvent
 from mocker_protocol.names import WorkerType
 from mocker_worker.engine.admission import check_admissible
+from mocker_worker.engine.block_pool import BlockKey
 from mocker_worker.engine.decode_run import DecodeRun
 from mocker_worker.engine.kv_cache import KvCache
 from mocker_worker.engine.outputs import PassOutput, StepOutput, TokenOutput
@@ -41,6 +43,11 @@ class EngineCore:
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do."""
         return bool(self._requests)
+
+    @property
+    def running(self) -> Sequence[Request]:
+        """Requests that hold blocks, in the order of admission."""
+        return self._scheduler.running
 
     @property
     def num_running(self) -> int:
@@ -136,6 +143,7 @@ class EngineCore:
             self._timer.duration_ms(load),
             load=load,
             sampled=sampled,
+            admitted=plan.admitted,
             preempted=plan.preempted,
             num_running=num_running,
             kv_usage_ratio=kv_usage_ratio,
@@ -167,6 +175,10 @@ class EngineCore:
             self._scheduler.retire(finished)
         return finished
 
+    def count_cached(self, keys: list[BlockKey]) -> int:
+        """Return how many blocks of a prompt with these keys are cached."""
+        return self._kv_cache.count_cached(keys)
+
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; False, and nothing changes, while requests hold blocks."""
         return self._kv_cache.clear()
@@ -192,9 +204,11 @@ class EngineCore:
             if computed < request.prefill_end:
                 load.add_prefill(count, computed=computed, prompt_tokens=request.num_prompt_tokens)
             else:
-                load.decode_contexts.add(num_tokens)
+                load.add_decode(num_tokens)
             request.num_computed_tokens = computed = computed + count
             if computed == num_tokens:
+                if computed == request.prefill_end and request.num_output_tokens:
+                    load.billed.add_resumed(num_tokens)
                 sampled.append((request, request.generate(1)))
                 if request.num_tokens >= request.end_tokens:
                     self._finish(request)

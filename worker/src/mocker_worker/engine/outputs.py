@@ -29,6 +29,8 @@ class PassOutput:
     load: PassLoad
     sampled: list[tuple[Request, int]]
     """Who got a token with the end of the pass, and its id, in the order of admission."""
+    admitted: list[Request]
+    """Who left the queue for this pass, after a preemption as well."""
     preempted: int
     """Requests that lost their KV in this pass."""
     num_running: int

@@ -63,6 +63,7 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "num_registered_blocks",
+        "num_reused_tokens",
         "num_tokens",
         "prefill_end",
         "remote_prefill",
@@ -116,6 +117,8 @@ class Request:
         """Known tokens with which generation ends; the engine sets it."""
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
+        self.num_reused_tokens = 0
+        """Tokens found in the cache at the latest admission, generated ones included."""
         self.num_preemptions = 0
         self.prefill_end = 0
         self.last_run: Run | None = None

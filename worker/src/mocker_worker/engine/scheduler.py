@@ -24,6 +24,7 @@ class Schedule:
     budget: int
     """Tokens that may still be scheduled."""
     scheduled: list[tuple[Request, int]] = field(default_factory=list)
+    admitted: list[Request] = field(default_factory=list)
     preempted: int = 0
 
     def add(self, request: Request, num_tokens: int) -> None:
@@ -194,13 +195,15 @@ class Scheduler:
         cached, computed, count = admission
         self.waiting.pop_front()
         self._kv_cache.admit(request, cached, computed + count)
+        request.num_reused_tokens = cached.num_blocks * self._block_size
         if request.num_preemptions == 0:
-            request.num_cached_tokens = cached.num_blocks * self._block_size
+            request.num_cached_tokens = request.num_reused_tokens
             self._stats.record(request.num_cached_tokens, request.num_prompt_tokens)
         request.num_computed_tokens = computed
         request.prefill_end = 0 if request.has_remote_kv else request.num_tokens
         request.status = RequestStatus.RUNNING
         self.running.append(request)
+        plan.admitted.append(request)
         plan.add(request, count)
         return True
 

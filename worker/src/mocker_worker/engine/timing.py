@@ -95,12 +95,11 @@ class PassTimer:
         """Return the pass's simulated length after the speedup ratios."""
         if self._speedup == 0:
             return 0.0
-        total_ms = 0.0
-        if load.prefill_prompts.count:
-            total_ms = self._timing.prefill_ms(_billed_tokens(load)) / self._speedup
-        decodes = load.decode_contexts
-        if decodes.count and self._decodes:
-            decode_ms = self._timing.decode_ms(decodes.count, decodes.total)
+        total_ms, billed = 0.0, load.billed
+        if billed.num_prefills:
+            total_ms = self._timing.prefill_ms(billed.new_tokens) / self._speedup
+        if billed.num_decodes and self._decodes:
+            decode_ms = self._timing.decode_ms(billed.num_decodes, billed.decode_kv_tokens)
             total_ms += decode_ms / self._decode_speedup
         return total_ms
 
@@ -110,16 +109,6 @@ class PassTimer:
             return DecodeCost(0.0, 0.0, 0.0, FOREVER)
         cost = self._timing.decode_cost(num_requests, context_tokens)
         return cost if self._decode_speedup == 1 else cost.scaled(1 / self._decode_speedup)
-
-
-def _billed_tokens(load: PassLoad) -> int:
-    """Return the new prompt tokens as Dynamo counts them: requests times integer means.
-
-    At most one token per request off the exact sum; with it, pass times agree to the nanosecond.
-    """
-    count, cached = load.prefill_prompts.count, load.prefill_kv_tokens
-    mean_length = (cached + load.prefill_tokens) // count
-    return count * (mean_length - cached // count)
 
 
 def _step_timing(args: EngineArgs) -> StepTiming:
