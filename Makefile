@@ -9,6 +9,12 @@ CLUSTER ?= mocker
 IMAGE ?= localhost/mocker:dev
 export IMAGE
 
+# Loads the images and prepares a shell line for kubectl, helm and kind on the cluster.
+ON_CLUSTER = \
+	$(PYTHON) hack/cluster.py load --name $(CLUSTER) $(IMAGE); \
+	export NATS_IMAGE="$$($(PYTHON) hack/cluster.py nats-image --name $(CLUSTER))"; \
+	eval "$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))";
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,8 +24,8 @@ setup: ## Install the locked dependencies and the project into .venv
 	@$(PYTHON) hack/setup.py
 
 .PHONY: run
-run: setup image-loaded ## From nothing to a planner's decision, told as a story
-	@eval "$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))" && .venv/bin/python hack/run.py
+run: setup image ## From nothing to a planner's decision, told as a story
+	@$(ON_CLUSTER) .venv/bin/python hack/run.py
 
 .PHONY: down
 down: ## Remove the clusters and all that belongs to them; caches stay
@@ -39,8 +45,8 @@ check: setup ## The one gate for style, types and layers
 	diff crds/mockerdeployments.mocker.dev.yaml charts/mocker-operator/crds/mockerdeployments.mocker.dev.yaml
 
 .PHONY: bench
-bench: setup image-loaded ## Measure the budgets; figures go to benchmarks/results.json
-	@eval "$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))" && .venv/bin/python benchmarks/budgets.py
+bench: setup image ## Measure the budgets; figures go to benchmarks/results.json
+	@$(ON_CLUSTER) .venv/bin/python benchmarks/budgets.py
 
 .PHONY: cluster-up
 cluster-up: ## Bring up the kind cluster alone
@@ -53,11 +59,6 @@ cluster-down: ## Delete the kind cluster alone
 .PHONY: image
 image: cluster-up ## Build the one image of all programs
 	@$(PYTHON) hack/cluster.py build-image --tag $(IMAGE)
-
-.PHONY: image-loaded
-image-loaded: setup image
-	@$(PYTHON) hack/cluster.py nats-image
-	@$(PYTHON) hack/cluster.py load --name $(CLUSTER) $(IMAGE)
 
 .PHONY: generate
 generate: setup ## Write the CRD again from the models

@@ -29,7 +29,10 @@ def install() -> str:
                 "--set",
                 f"{prefix}.tag={tag}",
             ]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
+    # Helm installs a missing CRD and never upgrades one.
+    definitions = ["kubectl", "apply", "--server-side", "--force-conflicts", "--filename", "crds"]
+    for each in (definitions, command):
+        subprocess.run(each, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     return " ".join(command)
 
 

@@ -65,13 +65,19 @@ def _assets() -> dict[str, str]:
 
 
 def _cluster() -> dict[str, str]:
+    """Bring up the tests' own cluster with the images in it; return what pytest needs to see it.
+
+    On a cluster that MOCKER_KUBECONFIG names, IMAGE must name an image that it can pull.
+    """
     _cluster_command("up", "--name", CLUSTER)
+    environment = {"IMAGE": os.environ.get("IMAGE", IMAGE)}
     if "MOCKER_KUBECONFIG" not in os.environ:
-        _cluster_command("build-image", "--name", CLUSTER, "--tag", IMAGE)
-        _cluster_command("nats-image", "--name", CLUSTER)
+        environment["IMAGE"] = IMAGE
+        _cluster_command("build-image", "--tag", IMAGE)
         _cluster_command("load", "--name", CLUSTER, IMAGE)
+        environment["NATS_IMAGE"] = _cluster_command("nats-image", "--name", CLUSTER).strip()
     lines = _cluster_command("env", "--name", CLUSTER).splitlines()
-    return {"IMAGE": IMAGE} | dict(_exported(line) for line in lines if line.startswith("export "))
+    return environment | dict(_exported(line) for line in lines if line.startswith("export "))
 
 
 def _exported(line: str) -> tuple[str, str]:

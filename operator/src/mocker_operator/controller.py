@@ -106,6 +106,10 @@ class Controller:
         """Resources that existed when they had their last pass."""
         return list(self._memories)
 
+    def knows(self, key: Key) -> bool:
+        """Whether the resource existed when it had its last pass, or has one just now."""
+        return key in self._memories
+
     async def reconcile(self, key: Key) -> float | None:
         """Run one pass; return after how many seconds the next is due, None if there is none.
 

@@ -11,3 +11,7 @@ class InvalidConfig(OperatorError):
 
 class SourceUnavailable(OperatorError):
     """The planner's bucket cannot be reached; the caller tries again later."""
+
+
+class OperatorFailed(OperatorError):
+    """A part of the operator has ended for good; the process is to be started again."""

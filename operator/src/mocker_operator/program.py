@@ -16,6 +16,7 @@ import kopf
 
 from mocker_operator.config import OperatorConfig
 from mocker_operator.controller import Controller
+from mocker_operator.errors import OperatorFailed
 from mocker_operator.handlers.registry import build_registry, operator_settings
 from mocker_operator.kube.gateway import Gateway
 from mocker_operator.kube.login import connection_info, load_configuration
@@ -43,7 +44,7 @@ class Operator:
         self._metrics = metrics
         self.queue = WorkQueue[Key](self._pass, concurrency=config.concurrency)
         self.source = NatsDecisionSource(
-            config.nats_url, on_change=self.queue.wake, on_sync=self._wake_all
+            config.nats_url, on_change=self._decided, on_sync=self._wake_all
         )
         self.controller = Controller(
             gateway,
@@ -59,7 +60,23 @@ class Operator:
         metrics.watch_depth(lambda: self.queue.depth)
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Run until a signal, until `stop` is set, or until a part fails for good."""
+        """Run until a signal, or until `stop` is set.
+
+        Raises:
+            OperatorFailed: if a part has failed for good.
+        """
+        failure: OperatorFailed | None = None
+        try:
+            await self._run(stop)
+        except ExceptionGroup as group:
+            error = group.exceptions[0]
+            _log.error("a part of the operator has failed", exc_info=error)
+            failure = OperatorFailed(f"{type(error).__name__}: {error}")
+        if failure is not None:
+            # Outside of the handler, for Kopf's errors have themselves for a context.
+            raise failure
+
+    async def _run(self, stop: asyncio.Event | None) -> None:
         async with asyncio.TaskGroup() as group:
             parts = [
                 group.create_task(self.queue.run(), name="reconcile"),
@@ -90,6 +107,8 @@ class Operator:
             ),
             settings=operator_settings(),
             standalone=True,
+            # Kopf would look up the user's name, and a pod's user has none.
+            identity="mocker-operator",  # type: ignore[arg-type] # its type is not exported
             clusterwide=not config.namespaces,
             namespaces=config.namespaces,
             liveness_endpoint=None if port is None else f"http://0.0.0.0:{port}/healthz",
@@ -105,6 +124,11 @@ class Operator:
             return due_after_s
         finally:
             self._metrics.finished(result, time.perf_counter() - began)
+
+    def _decided(self, key: Key) -> None:
+        # The bucket is shared: other keys may be about namespaces that are not ours to read.
+        if self.controller.knows(key):
+            self.queue.wake(key)
 
     def _wake_all(self) -> None:
         for key in self.controller.keys:

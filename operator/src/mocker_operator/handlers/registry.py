@@ -14,9 +14,10 @@ from mocker_operator.kube import kinds
 from mocker_operator.reconcile.model import Key
 
 WATCHED_CHILDREN = (*kinds.CHILDREN, kinds.POD)
-_SERVER_TIMEOUT_S = 300.0
-_CLIENT_TIMEOUT_S = 310.0
-_CONNECT_TIMEOUT_S = 10.0
+_SERVER_TIMEOUT_S = 300
+"""An integer: the server refuses a watch with 300.0, and Kopf then ends the process."""
+_CLIENT_TIMEOUT_S = 310
+_CONNECT_TIMEOUT_S = 10
 
 
 def build_registry(

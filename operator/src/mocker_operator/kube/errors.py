@@ -26,6 +26,9 @@ class KubeError(OperatorError):
         status: HTTP status; None when there was no answer.
     """
 
+    retry_after_s: float | None = None
+    """Shortest wait that the server asks for."""
+
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status

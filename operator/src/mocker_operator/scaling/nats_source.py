@@ -7,8 +7,9 @@ sessions nothing is known, and `state` says so by None.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -137,16 +138,16 @@ class NatsDecisionSource:
     async def _follow(self, bucket: KeyValue) -> None:
         states: dict[Key, DecisionState] = {}
         self._revision = 0
-        watcher = await bucket.watchall()
-        async for entry in watcher:
-            if entry is None:
-                self._states, self._bucket = states, bucket
-                _log.info("planner decisions are followed: %d keys", len(states))
-                self._on_sync()
-                continue
-            self._revision = max(self._revision, entry.revision or 0)
-            if (key := _apply(states, entry)) is not None and self.synced:
-                self._on_change(key)
+        async with _watch(bucket) as watcher:
+            async for entry in watcher:
+                if entry is None:
+                    self._states, self._bucket = states, bucket
+                    _log.info("planner decisions are followed: %d keys", len(states))
+                    self._on_sync()
+                    continue
+                self._revision = max(self._revision, entry.revision or 0)
+                if (key := _apply(states, entry)) is not None and self.synced:
+                    self._on_change(key)
         raise SessionLost("the watch ended")
 
     async def _check(self, bucket: KeyValue, created: object) -> None:
@@ -185,6 +186,17 @@ async def _open_bucket(context: JetStreamContext) -> KeyValue:
         return await context.key_value(BUCKET)
     except BucketNotFoundError:
         return await context.create_key_value(KeyValueConfig(bucket=BUCKET, history=1))
+
+
+@contextlib.asynccontextmanager
+async def _watch(bucket: KeyValue) -> AsyncIterator[KeyValue.KeyWatcher]:
+    watcher = await bucket.watchall()
+    try:
+        yield watcher
+    finally:
+        # Ends the subscription's heartbeat task, which outlives a closed connection by 10 s.
+        with contextlib.suppress(NatsError):
+            await watcher.stop()  # type: ignore[no-untyped-call]
 
 
 async def _raise_when(closed: asyncio.Event) -> None:

@@ -1,0 +1,133 @@
+"""The command line of hack/cluster.py."""
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+from testbed import clusters, docker, images, tools
+from testbed.console import Console
+from testbed.errors import TestbedError, Unavailable
+from testbed.workshop import Workshop, cache_folder
+
+_Command = Callable[[Workshop, argparse.Namespace], None]
+_FAILED = 1
+_UNAVAILABLE = 3
+_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        0 when it did its work, 1 when it failed, 2 for wrong usage, 3 when this machine cannot have
+        what was asked for, 130 when interrupted.
+    """
+    chosen = _parser().parse_args(arguments)
+    console = Console()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        _COMMANDS[chosen.command](Workshop.at(cache_folder(dict(os.environ)), console), chosen)
+    except TestbedError as error:
+        console.say(f"cluster.py {chosen.command}: {error}")
+        return _UNAVAILABLE if isinstance(error, Unavailable) else _FAILED
+    except KeyboardInterrupt:
+        console.say("interrupted; what was begun has been undone")
+        return _INTERRUPTED
+    return 0
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cluster.py", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    named = argparse.ArgumentParser(add_help=False)
+    named.add_argument("--name", default=clusters.DEFAULT_NAME, help="cluster (%(default)s)")
+
+    commands.add_parser("up", parents=[named], help="make a cluster, or see that it is well")
+    down = commands.add_parser("down", parents=[named], help="delete it and what it needed")
+    down.add_argument("--all", action="store_true", help="all clusters that were made here")
+    commands.add_parser("assets", help="print a folder with kube-apiserver, etcd and kubectl")
+    load = commands.add_parser("load", parents=[named], help="copy an image to the nodes")
+    load.add_argument("image")
+    build = commands.add_parser("build-image", parents=[named], help="build the project's image")
+    build.add_argument("--tag", default=images.DEFAULT_TAG, help="its name (%(default)s)")
+    build.add_argument("--base", help="base image instead of Python's public one or one made here")
+    nats = "make localhost/nats-server, load it if the cluster is there, and print its name"
+    commands.add_parser("nats-image", parents=[named], help=nats)
+    commands.add_parser("env", parents=[named], help="print lines for a shell's eval")
+    return parser
+
+
+def _given_cluster() -> str | None:
+    return os.environ.get("MOCKER_KUBECONFIG") or None
+
+
+def _unless_given(command: _Command, left_undone: str) -> _Command:
+    """Do nothing but say so when the user brought a cluster."""
+
+    def run(shop: Workshop, chosen: argparse.Namespace) -> None:
+        if given := _given_cluster():
+            shop.console.say(f"MOCKER_KUBECONFIG is set ({given}): {left_undone}")
+        else:
+            command(shop, chosen)
+
+    return run
+
+
+def _up(shop: Workshop, chosen: argparse.Namespace) -> None:
+    began = time.monotonic()
+    clusters.up(shop, chosen.name)
+    took_s = time.monotonic() - began
+    shop.console.say(
+        f"cluster {chosen.name} is ready after {took_s:.1f} s; for kubectl, kind and helm:\n"
+        f'  eval "$(python3 hack/cluster.py env --name {chosen.name})"'
+    )
+
+
+def _down(shop: Workshop, chosen: argparse.Namespace) -> None:
+    clusters.down(shop, chosen.name, everything=chosen.all)
+
+
+def _assets(shop: Workshop, _chosen: argparse.Namespace) -> None:
+    print(tools.assets(shop, os.environ.get("KUBEBUILDER_ASSETS")))
+
+
+def _load(shop: Workshop, chosen: argparse.Namespace) -> None:
+    with docker.session(shop) as daemon:
+        clusters.load(shop, daemon, chosen.image, name=chosen.name)
+
+
+def _build_image(shop: Workshop, chosen: argparse.Namespace) -> None:
+    with docker.session(shop) as daemon:
+        images.build_project(shop, daemon, chosen.tag, base=chosen.base)
+
+
+def _nats_image(shop: Workshop, chosen: argparse.Namespace) -> None:
+    with docker.session(shop) as daemon:
+        image = images.nats_image(shop, daemon)
+        if clusters.exists(shop, daemon, chosen.name):
+            clusters.load(shop, daemon, image, name=chosen.name)
+        print(image)
+
+
+def _env(shop: Workshop, chosen: argparse.Namespace) -> None:
+    print("\n".join(clusters.shell_lines(shop, chosen.name, _given_cluster())))
+
+
+_NO_IMAGE = "nothing is built or loaded, IMAGE must name one that the cluster can pull"
+_COMMANDS: dict[str, _Command] = {
+    "up": _unless_given(_up, "that cluster is used as it is"),
+    "down": _unless_given(_down, "that cluster is left alone"),
+    "assets": _assets,
+    "load": _unless_given(_load, _NO_IMAGE),
+    "build-image": _unless_given(_build_image, _NO_IMAGE),
+    "nats-image": _unless_given(_nats_image, "the chart's public NATS image is used"),
+    "env": _env,
+}

@@ -1,0 +1,106 @@
+"""Operators under test: real ones, in this process or in one of their own."""
+
+import asyncio
+import os
+import sys
+import threading
+from asyncio.subprocess import Process
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+from mocker_operator.config import OperatorConfig
+from mocker_operator.program import run
+
+COMMAND = Path(sys.executable).parent / "mocker-operator"
+IMAGE = "example.test/mocker:1"
+
+
+class Operators:
+    """Operators of one namespace in this process, one at a time.
+
+    Each has a thread and an event loop to itself: at its end Kopf takes every task of its loop for
+    its own and cancels it.
+    """
+
+    def __init__(self, namespace: str, nats_url: str) -> None:
+        self._namespace, self._nats_url = namespace, nats_url
+        self._stop: Callable[[], object] = lambda: None
+        self._running: asyncio.Future[None] | None = None
+
+    async def start(self, *, resync_s: float = 300.0, clusterwide: bool = False) -> None:
+        config = OperatorConfig(
+            worker_image=IMAGE,
+            nats_url=self._nats_url,
+            worker_nats_url="nats://nats:4222",
+            namespaces=() if clusterwide else (self._namespace,),
+            resync_s=resync_s,
+        )
+        started = asyncio.Event()
+        outer = asyncio.get_running_loop()
+
+        async def main() -> None:
+            stop, loop = asyncio.Event(), asyncio.get_running_loop()
+            self._stop = partial(loop.call_soon_threadsafe, stop.set)
+            outer.call_soon_threadsafe(started.set)
+            await run(config, stop)
+            # Connections that were closed say goodbye in the next rounds of the loop.
+            await asyncio.sleep(0.05)
+
+        done: Future[None] = Future()
+
+        def thread() -> None:
+            try:
+                done.set_result(asyncio.run(main()))
+            except BaseException as error:
+                done.set_exception(error)
+
+        # A daemon: a test that failed must not wait for an operator that does not end.
+        threading.Thread(target=thread, name="operator-under-test", daemon=True).start()
+        self._running = asyncio.wrap_future(done)
+        await started.wait()
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            running, self._running = self._running, None
+            self._stop()
+            async with asyncio.timeout(20):
+                await running
+
+
+class OperatorProcess:
+    """An operator that can be killed."""
+
+    def __init__(self, namespace: str, nats_url: str, kubeconfig: Path, directory: Path) -> None:
+        self._arguments = ["run", "--namespace", namespace, "--nats-url", nats_url,
+                           "--worker-image", IMAGE]  # fmt: skip
+        self._environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        self._log = directory / "operator.log"
+        self._process: Process | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    async def start(self, *arguments: str) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                COMMAND, *self._arguments, *arguments, env=self._environ, stdout=log, stderr=log
+            )
+
+    async def kill(self) -> None:
+        """Kill it without a word, if it runs."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            await process.wait()
+
+    async def wait(self) -> int:
+        assert self._process is not None
+        return await self._process.wait()

@@ -1,0 +1,319 @@
+"""One pass after another against a real API server."""
+
+from typing import Any
+
+import pytest
+from conftest import OPERATOR_USER
+from control_plane import ControlPlane
+from operators import OperatorProcess, Operators
+from world import World, eventually, mocker_deployment
+
+WRITES = {"create", "update", "patch", "delete", "deletecollection"}
+DRIFT_S = 2.0
+
+
+def operator_requests(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
+    return plane.audit(user=OPERATOR_USER, namespace=namespace)
+
+
+def writes(plane: ControlPlane, namespace: str) -> list[tuple[str, str, str]]:
+    return [
+        (event["verb"], event["objectRef"]["resource"], event["objectRef"].get("name", ""))
+        for event in operator_requests(plane, namespace)
+        if event["verb"] in WRITES
+    ]
+
+
+def passes(plane: ControlPlane, namespace: str) -> int:
+    """Return how often the operator has read a resource, which every pass begins with."""
+    return sum(
+        event["verb"] == "get" and event["objectRef"]["resource"] == "mockerdeployments"
+        for event in operator_requests(plane, namespace)
+    )
+
+
+async def settled(plane: ControlPlane, world: World) -> int:
+    """Wait until nothing is written for a while of three passes; return the count of writes."""
+    async with world.carried_out():
+        await world.is_condition("Ready", "True")
+    return len(writes(plane, world.namespace))
+
+
+async def test_a_resource_becomes_children_and_then_ready(
+    world: World, operators: Operators
+) -> None:
+    await operators.start()
+    await world.create(mocker_deployment(prefill={"replicas": 2}))
+    children = await world.has_children()
+    assert sorted(children) == [
+        "configmaps/demo-decode",
+        "configmaps/demo-prefill",
+        "deployments/demo-decode",
+        "deployments/demo-frontend",
+        "deployments/demo-prefill",
+        "services/demo-frontend",
+    ]
+    assert await world.replicas("prefill") == 2
+    await world.is_condition("Ready", "False")
+    async with world.carried_out():
+        await world.is_condition("Ready", "True")
+    status = (await world.resource())["status"]
+    assert status["roles"]["prefill"]["ready"] == "2/2"
+    assert status["endpoint"] == f"http://demo-frontend.{world.namespace}.svc:8000/v1"
+
+
+async def test_nothing_is_written_to_the_resource_but_its_status(
+    world: World, operators: Operators
+) -> None:
+    await operators.start()
+    created = await world.create(mocker_deployment())
+    async with world.carried_out():
+        await world.is_condition("Ready", "True")
+    after = await world.resource()
+    for field in ("annotations", "finalizers", "labels", "generation"):
+        assert after["metadata"].get(field) == created["metadata"].get(field)
+    assert after["spec"] == created["spec"]
+
+
+async def test_passes_over_a_settled_world_write_nothing(
+    control_plane: ControlPlane, world: World, operators: Operators
+) -> None:
+    await operators.start(resync_s=0.2)
+    await world.create(mocker_deployment())
+    written = await settled(control_plane, world)
+    before = passes(control_plane, world.namespace)
+
+    async def passed() -> bool:
+        return passes(control_plane, world.namespace) >= before + 5
+
+    await eventually(passed)
+    assert len(writes(control_plane, world.namespace)) == written
+
+
+async def test_a_restarted_operator_writes_nothing_to_a_settled_world(
+    control_plane: ControlPlane, world: World, operators: Operators
+) -> None:
+    await operators.start()
+    await world.create(mocker_deployment())
+    written = await settled(control_plane, world)
+    await operators.stop()
+    before = passes(control_plane, world.namespace)
+    await operators.start(resync_s=0.2)
+
+    async def passed() -> bool:
+        return passes(control_plane, world.namespace) >= before + 3
+
+    await eventually(passed)
+    assert writes(control_plane, world.namespace)[written:] == []
+
+
+CHILDREN = (
+    "configmaps/demo-prefill",
+    "deployments/demo-decode",
+    "deployments/demo-frontend",
+    "services/demo-frontend",
+)
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+async def test_a_deleted_child_is_made_again(
+    world: World, operators: Operators, child: str
+) -> None:
+    await operators.start()
+    await world.create(mocker_deployment())
+    lost = (await world.has_children())[child]
+    await world.api.delete(*child.split("/"), world.namespace)
+
+    async def is_back() -> bool:
+        found = (await world.children()).get(child)
+        return found is not None and found["metadata"]["uid"] != lost["metadata"]["uid"]
+
+    await eventually(is_back, DRIFT_S)
+
+
+EDITS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "replicas": ("deployments/demo-decode", {"spec": {"replicas": 9}}, ["spec", "replicas"]),
+    "strategy": (
+        "deployments/demo-decode",
+        {"spec": {"revisionHistoryLimit": 7}},
+        ["spec", "revisionHistoryLimit"],
+    ),
+    "configuration": (
+        "configmaps/demo-decode",
+        {"data": {"engine.json": "{}"}},
+        ["data", "engine.json"],
+    ),
+    "selector": (
+        "services/demo-frontend",
+        {"spec": {"selector": {"mocker.dev/role": "other"}}},
+        ["spec", "selector", "mocker.dev/role"],
+    ),
+    "label": (
+        "deployments/demo-prefill",
+        {"metadata": {"labels": {"app.kubernetes.io/managed-by": "somebody"}}},
+        ["metadata", "labels", "app.kubernetes.io/managed-by"],
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+async def test_an_edited_field_of_ours_is_repaired(
+    world: World, operators: Operators, edit: str
+) -> None:
+    child, patch, path = EDITS[edit]
+    plural, name = child.split("/")
+    await operators.start()
+    await world.create(mocker_deployment())
+    expected = _at((await world.has_children())[child], path)
+    await world.api.merge(plural, name, patch, world.namespace)
+
+    async def is_repaired() -> bool:
+        return _at(await world.api.get(plural, name, world.namespace), path) == expected
+
+    await eventually(is_repaired, DRIFT_S)
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    for part in path:
+        value = value[part]
+    return value
+
+
+async def test_what_others_add_to_a_child_stays(
+    control_plane: ControlPlane, world: World, operators: Operators
+) -> None:
+    await operators.start(resync_s=0.2)
+    await world.create(mocker_deployment())
+    await world.has_children()
+    theirs = {"metadata": {"annotations": {"example.test/injected": "yes"}}}
+    await world.api.merge("deployments", "demo-decode", theirs, world.namespace)
+    await world.edit({"decode": {"replicas": 3}})
+
+    async def is_scaled() -> bool:
+        return await world.replicas("decode") == 3
+
+    await eventually(is_scaled)
+    child = await world.api.get("deployments", "demo-decode", world.namespace)
+    assert child["metadata"]["annotations"]["example.test/injected"] == "yes"
+
+
+async def test_a_role_that_is_no_longer_wanted_is_removed(
+    world: World, operators: Operators
+) -> None:
+    await operators.start()
+    await world.create(mocker_deployment())
+    await world.has_children()
+    await world.edit({"prefill": None, "decode": None, "aggregated": {"replicas": 1}})
+
+    async def is_aggregated() -> bool:
+        return sorted(await world.children()) == [
+            "configmaps/demo-aggregated",
+            "deployments/demo-aggregated",
+            "deployments/demo-frontend",
+            "services/demo-frontend",
+        ]
+
+    await eventually(is_aggregated)
+
+
+async def test_an_invalid_spec_leaves_the_children_and_says_why(
+    control_plane: ControlPlane, world: World, operators: Operators
+) -> None:
+    await operators.start()
+    await world.create(mocker_deployment())
+    await settled(control_plane, world)
+    before = await world.children()
+    bad = {"extraEngineArgs": {"no_such_argument": 1}}
+    await world.edit({"engine": bad})
+    ready = await world.is_condition("Ready", "False", reason="InvalidSpec")
+    assert "no_such_argument" in ready["message"]
+    after = await world.children()
+    assert {k: v["metadata"]["resourceVersion"] for k, v in after.items()} == {
+        k: v["metadata"]["resourceVersion"] for k, v in before.items()
+    }
+    event = await world.event("InvalidSpec")
+    assert event["type"] == "Warning"
+    assert event["regarding"]["name"] == "demo"
+    await world.edit({"engine": {"extraEngineArgs": None}})
+    async with world.carried_out():
+        await world.is_condition("Ready", "True")
+
+
+async def test_a_manifest_that_the_server_refuses_is_reported_and_not_sent_in_a_loop(
+    control_plane: ControlPlane, world: World, operators: Operators
+) -> None:
+    # A Deployment of that name with another selector, which nobody can change.
+    labels = {"app": "somebody-elses"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    spec = {"selector": {"matchLabels": labels}, "template": pod}
+    foreign = {"metadata": {"name": "demo-decode"}, "spec": spec}
+    await world.api.create("deployments", foreign, world.namespace)
+    await operators.start(resync_s=0.2)
+    await world.create(mocker_deployment())
+    ready = await world.is_condition("Ready", "False", reason="ApplyFailed")
+    assert "Deployment demo-decode" in ready["message"]
+    assert "field is immutable" in ready["message"]
+    await world.is_condition("Degraded", "True")
+    await world.event("ApplyFailed")
+    before = passes(control_plane, world.namespace)
+
+    async def passed() -> bool:
+        return passes(control_plane, world.namespace) >= before + 5
+
+    await eventually(passed)
+    attempts = [w for w in writes(control_plane, world.namespace) if w[2] == "demo-decode"]
+    assert attempts.count(("patch", "deployments", "demo-decode")) == 1
+    assert len(await world.children()) == 5
+
+
+async def test_a_resource_that_is_deleted_in_the_foreground_goes_at_once(
+    world: World, operators: Operators
+) -> None:
+    await operators.start(resync_s=0.2)
+    await world.create(mocker_deployment())
+    await world.has_children()
+    await world.api.delete(
+        "mockerdeployments", "demo", world.namespace, propagationPolicy="Foreground"
+    )
+
+    async def is_gone() -> bool:
+        there = await world.api.find("mockerdeployments", "demo", world.namespace)
+        return there is None and not await world.children()
+
+    await eventually(is_gone, 20)
+
+
+async def test_a_resource_goes_with_its_children_when_no_operator_runs(
+    world: World, operators: Operators
+) -> None:
+    await operators.start()
+    await world.create(mocker_deployment())
+    await world.has_children()
+    await operators.stop()
+    await world.api.delete("mockerdeployments", "demo", world.namespace)
+
+    async def is_gone() -> bool:
+        return not await world.children()
+
+    await eventually(is_gone, 20)
+
+
+@pytest.mark.parametrize("writes_before", [1, 3, 6])
+async def test_an_operator_killed_at_any_moment_leaves_the_same_world(
+    control_plane: ControlPlane,
+    world: World,
+    operator_process: OperatorProcess,
+    writes_before: int,
+) -> None:
+    await operator_process.start()
+    await world.create(mocker_deployment())
+
+    async def has_written() -> bool:
+        return len(writes(control_plane, world.namespace)) >= writes_before
+
+    await eventually(has_written, 30, every_s=0.001)
+    await operator_process.kill()
+    await operator_process.start()
+    await world.has_children()
+    async with world.carried_out():
+        await world.is_condition("Ready", "True")

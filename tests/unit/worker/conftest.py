@@ -1,0 +1,43 @@
+import asyncio
+import contextlib
+
+import pytest
+
+from mocker_protocol.engine_args import parse_engine_args
+from mocker_worker.config import WorkerConfig
+from mocker_worker.serve import Worker
+
+FAST = {"type": "fixed", "prefill_ms": 2.0, "decode_ms": 1.0}
+
+
+@contextlib.asynccontextmanager
+async def running_worker(*, drain_timeout_s=10.0, drain_grace_s=0.0, **args):
+    """Run a worker without NATS in this loop; gives the worker, stops it in the end."""
+    args = {"timing_model": FAST, "block_size": 4} | args
+    config = WorkerConfig(
+        args=parse_engine_args(args),
+        model_name="mock",
+        host="127.0.0.1",
+        port=0,
+        advertised_host="127.0.0.1",
+        nats_url=None,
+        namespace="dynamo",
+        worker_uid="uid",
+        pod_name="pod-1",
+        drain_timeout_s=drain_timeout_s,
+        drain_grace_s=drain_grace_s,
+    )
+    worker = Worker(config)
+    run = asyncio.create_task(worker.run())
+    try:
+        await worker.listening
+        yield worker
+    finally:
+        worker.lifecycle.request_stop()
+        async with asyncio.timeout(20):
+            await run
+
+
+@pytest.fixture
+def run_worker():
+    return running_worker

@@ -1,0 +1,250 @@
+import asyncio
+import contextlib
+
+import pytest
+
+from mocker_protocol.engine_args import EngineArgs, FixedTiming
+from mocker_protocol.kv_events import BlockStored
+from mocker_worker.driver import EngineDriver, EngineStopped
+from mocker_worker.engine import EngineCore, Request, RequestRefused
+
+PREFILL_S, DECODE_S = 0.1, 0.01
+
+
+class ManualClock:
+    """Time that only moves when a test says so."""
+
+    def __init__(self):
+        self.time_s = 0.0
+        self.waits: list[tuple[float, asyncio.Future]] = []
+
+    def now_s(self):
+        return self.time_s
+
+    async def sleep_until(self, deadline_s):
+        if deadline_s <= self.time_s:
+            await asyncio.sleep(0)
+            return
+        woken = asyncio.get_running_loop().create_future()
+        self.waits.append((deadline_s, woken))
+        await woken
+
+    async def wait(self, event, deadline_s):
+        tasks = {
+            asyncio.ensure_future(event.wait()),
+            asyncio.ensure_future(self.sleep_until(deadline_s)),
+        }
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return event.is_set()
+
+    async def move_to(self, time_s):
+        await settle()
+        self.time_s = time_s
+        due = [wait for wait in self.waits if wait[0] <= time_s]
+        self.waits = [wait for wait in self.waits if wait[0] > time_s]
+        for _, woken in due:
+            if not woken.done():
+                woken.set_result(None)
+        await settle()
+
+    @property
+    def deadlines(self):
+        return [deadline for deadline, woken in self.waits if not woken.done()]
+
+
+async def settle():
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class RecordingSink:
+    def __init__(self):
+        self.kv_events = []
+        self.passes = []
+
+    def publish_kv_events(self, dp_rank, events):
+        self.kv_events += events
+
+    def publish_pass(self, dp_rank, report):
+        self.passes.append(report)
+
+
+class Rig:
+    def __init__(self, **args):
+        timing = FixedTiming(type="fixed", prefill_ms=PREFILL_S * 1e3, decode_ms=DECODE_S * 1e3)
+        args = {"block_size": 4, "num_gpu_blocks": 8, "timing_model": timing} | args
+        self.clock = ManualClock()
+        self.sink = RecordingSink()
+        self.engine = EngineCore(EngineArgs(**args))
+        self.driver = EngineDriver(self.engine, dp_rank=0, clock=self.clock, sink=self.sink)
+
+    def submit(self, request_id="a", prompt=range(8), max_tokens=3):
+        return self.driver.submit(Request(request_id, prompt, max_tokens))
+
+
+@contextlib.asynccontextmanager
+async def running(**args):
+    rig = Rig(**args)
+    task = asyncio.create_task(rig.driver.run())
+    await settle()
+    try:
+        yield rig
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def available(stream):
+    tokens, stream._buffer = stream._buffer, []
+    return tokens
+
+
+async def test_tokens_come_when_their_pass_has_ended():
+    async with running() as rig:
+        stream = rig.submit()
+        await rig.clock.move_to(0.099)
+        assert not available(stream)
+
+        await rig.clock.move_to(0.1)
+        assert len(available(stream)) == 1
+
+
+async def test_cache_events_and_metrics_are_published_at_the_start_of_the_pass():
+    async with running() as rig:
+        stream = rig.submit()
+        await settle()
+
+        assert [type(event) for event in rig.sink.kv_events] == [BlockStored]
+        assert rig.sink.passes[-1].wall_time_s == pytest.approx(PREFILL_S)
+        assert rig.sink.passes[-1].scheduled.sum_prefill_tokens == 8
+        assert not available(stream)
+
+
+async def test_each_pass_is_reported_once():
+    async with running() as rig:
+        rig.submit("a")
+        rig.submit("b", prompt=range(50, 54))
+        for time_s in (0.1, 0.11, 0.12, 0.13):
+            await rig.clock.move_to(time_s)
+
+        assert [report.wall_time_s > 0 for report in rig.sink.passes] == [True] * 3
+
+
+async def test_late_timers_do_not_slow_the_engine_down():
+    async with running() as rig:
+        rig.submit(max_tokens=5)
+        await rig.clock.move_to(0.104)
+        assert rig.clock.deadlines == [pytest.approx(0.11)]
+
+        await rig.clock.move_to(0.119)
+        assert rig.clock.deadlines == [pytest.approx(0.12)]
+
+
+async def test_a_driver_far_behind_starts_afresh():
+    async with running() as rig:
+        stream = rig.submit(max_tokens=6)
+        await rig.clock.move_to(5.0)
+        assert len(available(stream)) == 2
+
+        assert rig.clock.deadlines == [pytest.approx(5.01)]
+
+
+async def test_no_simulated_delay_still_yields_to_the_loop():
+    async with running(speedup_ratio=0.0) as rig:
+        stream = rig.submit(max_tokens=20)
+        other = asyncio.create_task(asyncio.sleep(0))
+        tokens = []
+        while not tokens or tokens[-1].finish_reason is None:
+            tokens += await stream.next_tokens()
+
+        assert other.done()
+        assert len(tokens) == 20
+        assert rig.clock.time_s == 0.0
+
+
+async def test_a_client_that_leaves_frees_its_blocks_by_the_next_pass():
+    async with running() as rig:
+        stream = rig.submit(max_tokens=24)
+        await rig.clock.move_to(0.1)
+        assert rig.engine.kv_usage_ratio > 0
+
+        rig.driver.cancel(stream)
+        await rig.clock.move_to(0.11)
+
+        assert rig.engine.kv_usage_ratio == 0
+        assert rig.driver.num_running == 0
+        assert rig.driver.kv_usage_ratio == 0
+        assert rig.driver.stats.finished["abort"] == 1
+
+
+async def test_a_reused_id_does_not_get_the_tokens_of_its_predecessor():
+    async with running() as rig:
+        rig.driver.cancel(rig.submit())
+        first = rig.submit()
+        await settle()
+        rig.driver.cancel(first)
+        second = rig.submit(prompt=range(100, 108))
+        await rig.clock.move_to(0.1)
+
+        assert not available(first)
+        assert not available(second)
+        await rig.clock.move_to(0.2)
+        assert len(available(second)) == 1
+
+
+async def test_an_idle_rank_sends_a_heartbeat_every_second():
+    async with running() as rig:
+        await rig.clock.move_to(1.0)
+        await rig.clock.move_to(2.0)
+
+        assert [report.wall_time_s for report in rig.sink.passes] == [0.0, 0.0]
+        assert rig.sink.passes[0].scheduled.num_decode_requests == 0
+
+
+async def test_a_request_after_idling_starts_its_pass_at_once():
+    async with running() as rig:
+        await rig.clock.move_to(0.5)
+        rig.submit()
+        await settle()
+
+        assert pytest.approx(0.6) in rig.clock.deadlines
+
+
+async def test_latencies_are_observed_once_per_token():
+    async with running() as rig:
+        rig.submit("a", max_tokens=3)
+        rig.submit("b", max_tokens=3)
+        for time_s in (0.1, 0.11, 0.12):
+            await rig.clock.move_to(time_s)
+        stats = rig.driver.stats
+
+        assert sum(stats.ttft.counts) == 2
+        assert sum(stats.itl.counts) == 4
+        assert stats.itl.sum_s == pytest.approx(4 * DECODE_S)
+        assert stats.generation_tokens == 6
+        assert stats.finished["length"] == 2
+        assert stats.e2e.sum_s == pytest.approx(0.24)
+
+
+async def test_a_request_that_can_never_fit_is_refused():
+    async with running() as rig:
+        with pytest.raises(RequestRefused, match="KV cache"):
+            rig.submit(max_tokens=1000)
+
+        assert rig.driver.num_streams == 0
+
+
+async def test_stopping_ends_open_streams():
+    async with running() as rig:
+        stream = rig.submit()
+        waiting = asyncio.create_task(stream.next_tokens())
+        await settle()
+        rig.driver.stop()
+
+        with pytest.raises(EngineStopped):
+            await waiting

@@ -1,0 +1,157 @@
+import json
+
+import pytest
+
+from mocker_worker.server.errors import ApiError, error_body
+from mocker_worker.server.requests import parse_chat, parse_completion
+from mocker_worker.tokenizer import tokenize
+
+USER = [{"role": "user", "content": "Hi"}]
+
+
+def chat(**fields):
+    return parse_chat(json.dumps({"messages": USER} | fields).encode())
+
+
+def completion(**fields):
+    return parse_completion(json.dumps({"prompt": "Hi"} | fields).encode())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "token_ids"),
+    [
+        ("Hi there", tokenize("Hi there")),
+        (["Hi there"], tokenize("Hi there")),
+        ([1, 2, 3], [1, 2, 3]),
+        ([[1, 2, 3]], [1, 2, 3]),
+        ([], []),
+    ],
+)
+def test_a_prompt_may_be_text_or_token_ids(prompt, token_ids):
+    assert completion(prompt=prompt).prompt_token_ids() == token_ids
+
+
+def test_completions_default_to_16_tokens():
+    assert completion().answer_tokens() == 16
+    assert completion(max_tokens=None).answer_tokens() == 16
+    assert completion(max_tokens=3).answer_tokens() == 3
+
+
+def test_max_completion_tokens_wins_over_max_tokens():
+    assert chat(max_tokens=5, max_completion_tokens=7).answer_tokens() == 7
+    assert chat(max_tokens=5).answer_tokens() == 5
+    assert chat().answer_tokens() is None
+
+
+def test_unknown_fields_and_harmless_values_are_accepted():
+    chat(
+        foo={"bar": 1},
+        n=1,
+        stop=["\n", "</s>"],
+        stop_token_ids=[2],
+        tools=[],
+        response_format={"type": "text"},
+        logprobs=False,
+        temperature=0,
+        user="me",
+        ignore_eos=True,
+        stream=None,
+    )
+    completion(best_of=1, echo=False, suffix="", logprobs=None)
+
+
+def test_text_parts_of_a_message_are_joined():
+    parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": " you"}]
+    joined = chat(messages=[{"role": "user", "content": "Hi you"}])
+
+    assert (
+        chat(messages=[{"role": "user", "content": parts}]).prompt_token_ids()
+        == joined.prompt_token_ids()
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hi"}, "messages"),
+        ({"messages": [{"content": "Hi"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"stream": "yes"}, "stream"),
+        ({"model": 3}, "model"),
+        ({"kv_transfer_params": []}, "kv_transfer_params"),
+    ],
+)
+def test_a_bad_field_is_named_with_status_400(fields, param):
+    with pytest.raises(ApiError) as caught:
+        chat(**fields)
+
+    error = json.loads(error_body(caught.value))["error"]
+    assert (error["code"], error["type"], error["param"]) == (400, "BadRequestError", param)
+    assert error["message"].startswith(param)
+
+
+@pytest.mark.parametrize(
+    ("parse", "fields", "param"),
+    [
+        (chat, {"n": 2}, "n"),
+        (chat, {"logprobs": True}, "logprobs"),
+        (chat, {"tools": [{"type": "function"}]}, "tools"),
+        (chat, {"response_format": {"type": "json_schema"}}, "response_format"),
+        (chat, {"stop": " the"}, "stop"),
+        (chat, {"stop": ["\n", "of"]}, "stop"),
+        (chat, {"stop_token_ids": [150]}, "stop_token_ids"),
+        (completion, {"best_of": 3}, "best_of"),
+        (completion, {"echo": True}, "echo"),
+        (completion, {"logprobs": 0}, "logprobs"),
+        (completion, {"suffix": "x"}, "suffix"),
+        (completion, {"prompt_logprobs": 1}, "prompt_logprobs"),
+        (completion, {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ],
+)
+def test_what_the_engine_does_not_do_is_answered_with_501(parse, fields, param):
+    with pytest.raises(ApiError) as caught:
+        parse(**fields)
+
+    assert (caught.value.status, caught.value.param) == (501, param)
+
+
+def test_several_prompts_and_images_are_answered_with_501():
+    with pytest.raises(ApiError, match="one prompt") as several:
+        completion(prompt=["a", "b"]).prompt_token_ids()
+    with pytest.raises(ApiError, match="type text") as image:
+        chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]).prompt_token_ids()
+
+    assert several.value.status == image.value.status == 501
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'{"prompt": "\xff"}', b"{" * 5000, b'{"a":' * 5000]
+)
+def test_a_body_that_is_no_json_object_is_refused(body):
+    with pytest.raises(ApiError) as caught:
+        parse_completion(body)
+
+    assert caught.value.status == 400
+
+
+def test_a_missing_prompt_is_named():
+    with pytest.raises(ApiError, match="prompt") as caught:
+        parse_completion(b"{}")
+
+    assert caught.value.param == "prompt"
+
+
+def test_mixed_prompts_are_refused():
+    with pytest.raises(ApiError, match="mixed"):
+        completion(prompt=[1, "a"]).prompt_token_ids()

@@ -1,0 +1,235 @@
+"""Command line of the worker: `serve` runs one, `events` shows what workers publish.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mocker_protocol.engine_args import (
+    EngineArgs,
+    InvalidEngineArgs,
+    PreemptionMode,
+    load_engine_args,
+)
+from mocker_protocol.names import Component, WorkerType
+from mocker_worker import log
+from mocker_worker.config import WorkerConfig
+from mocker_worker.startup import cheap_imports
+
+DEFAULT_NATS_URL = "nats://localhost:4222"
+DEFAULT_NAMESPACE = "dynamo"
+
+_ENGINE_FLAGS: Mapping[str, str] = {
+    "num_gpu_blocks_override": "num_gpu_blocks",
+    "block_size": "block_size",
+    "max_model_len": "max_model_len",
+    "max_num_seqs": "max_num_seqs",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "enable_prefix_caching": "enable_prefix_caching",
+    "enable_chunked_prefill": "enable_chunked_prefill",
+    "preemption_mode": "preemption_mode",
+    "speedup_ratio": "speedup_ratio",
+    "decode_speedup_ratio": "decode_speedup_ratio",
+    "data_parallel_size": "dp_size",
+    "startup_time": "startup_time",
+    "worker_type": "worker_type",
+    "seed": "seed",
+}
+"""Flag (as argparse stores it) to engine argument; a flag that is not given is None."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code."""
+    arguments = _parser(os.environ).parse_args(argv)
+    try:
+        log.configure(os.environ)
+        code: int = arguments.run(arguments)
+    except (ValueError, OSError) as error:
+        print(f"mocker-worker: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt:
+        return 1
+    return code
+
+
+def engine_args(arguments: argparse.Namespace) -> EngineArgs:
+    """Merge the flags that were given with the file of `--extra-engine-args`.
+
+    Raises:
+        InvalidEngineArgs: naming what is wrong, or both sides of a contradiction.
+    """
+    given = {
+        name: value
+        for flag, name in _ENGINE_FLAGS.items()
+        if (value := getattr(arguments, flag)) is not None
+    }
+    path: Path | None = arguments.extra_engine_args
+    try:
+        text = path.read_text(encoding="utf-8") if path is not None else "{}"
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidEngineArgs(f"--extra-engine-args {path}: cannot be read: {error}") from error
+    return load_engine_args(text, given)
+
+
+def worker_config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> WorkerConfig:
+    """Complete the flags of `serve` from the environment."""
+    return WorkerConfig(
+        args=engine_args(arguments),
+        model_name=arguments.model_name,
+        host=arguments.host,
+        port=arguments.port,
+        advertised_host=environment.get("POD_IP") or "127.0.0.1",
+        nats_url=None if arguments.no_nats else arguments.nats_url,
+        namespace=arguments.namespace,
+        worker_uid=arguments.worker_uid or environment.get("POD_UID") or str(uuid.uuid4()),
+        pod_name=environment.get("POD_NAME") or None,
+        drain_timeout_s=arguments.drain_timeout_s,
+        drain_grace_s=arguments.drain_grace_s,
+    )
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    config = worker_config(arguments, os.environ)
+    if arguments.print_engine_args:
+        print(config.args.model_dump_json(indent=2))
+        return 0
+    with cheap_imports():
+        import uvloop
+
+        from mocker_worker.serve import serve
+
+        if config.nats_url is not None:
+            import mocker_worker.events.nats_link  # noqa: F401 - the worker will need it
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config))
+    return 0
+
+
+def _events(arguments: argparse.Namespace) -> int:
+    return asyncio.run(_print_events(arguments))
+
+
+async def _print_events(arguments: argparse.Namespace) -> int:
+    from mocker_worker.events.tail import EventReader, Seen, as_json, as_text
+
+    names = [arguments.component] if arguments.component else ["prefill", "backend"]
+    as_line = as_json if arguments.output == "json" else as_text
+    shown = 0
+
+    def show(seen: Seen) -> bool:
+        nonlocal shown
+        shown += 1
+        if arguments.count is None or shown <= arguments.count:
+            print(as_line(seen), flush=True)
+        return arguments.count is None or shown < arguments.count
+
+    reader = EventReader(show, from_start=arguments.from_start, follow=arguments.follow)
+    await reader.run(arguments.nats_url, [Component(arguments.namespace, name) for name in names])
+    return 0
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mocker-worker", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="run a worker"), environment)
+    _add_events(commands.add_parser("events", help="print KV events"), environment)
+    return parser
+
+
+def _add_nats(parser: argparse._ActionsContainer, environment: Mapping[str, str]) -> None:
+    parser.add_argument(
+        "--nats-url",
+        metavar="URL",
+        default=environment.get("NATS_SERVER") or DEFAULT_NATS_URL,
+        help="NATS server (default: NATS_SERVER, else %(default)s)",
+    )
+
+
+def _add_namespace(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    parser.add_argument(
+        "--namespace",
+        default=environment.get("DYN_NAMESPACE") or DEFAULT_NAMESPACE,
+        help="Dynamo namespace (default: DYN_NAMESPACE, else dynamo)",
+    )
+
+
+def _add_serve(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    parser.set_defaults(run=_serve)
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument("--port", type=_port, default=8000, help="0 takes any free port")
+    parser.add_argument("--model-name", default="mock", metavar="NAME", help="served model")
+    nats = parser.add_mutually_exclusive_group()
+    _add_nats(nats, environment)
+    nats.add_argument("--no-nats", action="store_true", help="no events, no registration")
+    _add_namespace(parser, environment)
+    parser.add_argument("--worker-uid", metavar="UID", help="default: POD_UID, else random")
+    parser.add_argument("--drain-timeout-s", type=_seconds, default=120.0, metavar="S")
+    parser.add_argument("--drain-grace-s", type=_seconds, default=2.0, metavar="S")
+    _add_engine(parser.add_argument_group("engine", "flags that are not given keep defaults"))
+
+
+def _add_engine(parser: argparse._ArgumentGroup) -> None:
+    role = parser.add_mutually_exclusive_group()
+    for word in (WorkerType.PREFILL, WorkerType.DECODE):
+        role.add_argument(
+            f"--is-{word}-worker", dest="worker_type", action="store_const", const=word
+        )
+    parser.add_argument("--extra-engine-args", type=Path, metavar="FILE", help="JSON file")
+    parser.add_argument(
+        "--print-engine-args", action="store_true", help="print the merged arguments and exit"
+    )
+    parser.add_argument("--speedup-ratio", type=float, help="0: no simulated delay at all")
+    parser.add_argument("--decode-speedup-ratio", type=float)
+    parser.add_argument("--num-gpu-blocks-override", type=int, metavar="N")
+    parser.add_argument("--block-size", type=int, metavar="TOKENS")
+    parser.add_argument("--max-model-len", type=int, metavar="TOKENS")
+    parser.add_argument("--max-num-seqs", type=int, metavar="N")
+    parser.add_argument("--max-num-batched-tokens", type=int, metavar="TOKENS")
+    boolean = argparse.BooleanOptionalAction
+    parser.add_argument("--enable-prefix-caching", action=boolean, default=None)
+    parser.add_argument("--enable-chunked-prefill", action=boolean, default=None)
+    parser.add_argument("--preemption-mode", choices=[str(mode) for mode in PreemptionMode])
+    parser.add_argument("--data-parallel-size", type=int, metavar="N")
+    parser.add_argument("--startup-time", type=float, metavar="S")
+    parser.add_argument("--seed", type=int)
+
+
+def _add_events(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+    parser.set_defaults(run=_events)
+    _add_nats(parser, environment)
+    _add_namespace(parser, environment)
+    parser.add_argument("--component", choices=["prefill", "backend"], help="default: both")
+    parser.add_argument("--count", type=int, metavar="N", help="exit after N events")
+    parser.add_argument("--from-start", action="store_true", help="begin with the oldest event")
+    parser.add_argument(
+        "--no-follow",
+        dest="follow",
+        action="store_false",
+        help="exit when everything stored was printed",
+    )
+    parser.add_argument("--output", choices=["text", "json"], default="text")
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise argparse.ArgumentTypeError("must be 0..65535")
+    return port
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number of seconds, at least 0")
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Where a driver puts what a pass changed; a sink never blocks and never raises."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from mocker_protocol.forward_pass import QueuedRequests, ScheduledRequests
+from mocker_protocol.kv_events import KvCacheEvent
+
+CacheSnapshot: TypeAlias = Callable[[int], Sequence[KvCacheEvent]]
+"""Gives the events that rebuild a rank's cache from nothing, parents first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """One forward pass."""
+
+    wall_time_s: float
+    scheduled: ScheduledRequests
+    queued: QueuedRequests
+
+
+HEARTBEAT = PassReport(0.0, ScheduledRequests(), QueuedRequests())
+"""What an idle rank reports."""
+
+
+class EventSink(Protocol):
+    """Takes events of all data-parallel ranks of one worker."""
+
+    def publish_kv_events(self, dp_rank: int, events: Sequence[KvCacheEvent]) -> None:
+        """Take what the cache of a rank went through, oldest first."""
+        ...
+
+    def publish_pass(self, dp_rank: int, report: PassReport) -> None:
+        """Take the metrics of one pass of a rank."""
+        ...
+
+
+class NullSink:
+    """Drops everything: a worker without NATS."""
+
+    def publish_kv_events(self, dp_rank: int, events: Sequence[KvCacheEvent]) -> None:
+        """Drop them."""
+
+    def publish_pass(self, dp_rank: int, report: PassReport) -> None:
+        """Drop it."""

@@ -1,0 +1,135 @@
+"""Reads the KV events of components back from JetStream: the `events` command."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import DeliverPolicy
+from nats.js.errors import NotFoundError
+
+from mocker_protocol.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    RouterEvent,
+    decode_router_event,
+)
+from mocker_protocol.names import Component
+
+_POLL_S = 0.5
+
+
+class Seen(NamedTuple):
+    """One message of a component's stream; `event` is None if it is no KV event."""
+
+    component: str
+    event: RouterEvent | None
+    payload: bytes
+
+
+class EventReader:
+    """Reads the events of components, in order within each."""
+
+    def __init__(self, show: Callable[[Seen], bool], *, from_start: bool, follow: bool) -> None:
+        """Say what to read.
+
+        Args:
+            show: Takes an event; returns False when it has seen enough.
+            from_start: Begin with the oldest event kept, not with the next one.
+            follow: Wait for streams and go on for ever, instead of ending when everything stored
+                was read.
+        """
+        self._show = show
+        self._from_start = from_start
+        self._follow = follow
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def run(self, url: str, components: Sequence[Component]) -> None:
+        """Read until there is nothing more to see.
+
+        Raises:
+            OSError: if NATS cannot be reached.
+        """
+        try:
+            client = await nats.connect(
+                url, allow_reconnect=self._follow, max_reconnect_attempts=1, connect_timeout=3
+            )
+        except (nats.errors.Error, TimeoutError) as error:
+            address = url.rpartition("@")[2]
+            raise OSError(f"cannot reach NATS at {address}: {error or 'timeout'}") from error
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._readers = [
+                    tasks.create_task(self._read(client, component), name=component.component)
+                    for component in components
+                ]
+        finally:
+            await client.close()
+
+    async def _read(self, client: Client, component: Component) -> None:
+        jetstream, name = client.jetstream(), component.kv_event_stream
+        stored = await self._stored_events(jetstream, name)
+        if not self._follow and (stored == 0 or not self._from_start):
+            return
+        policy = DeliverPolicy.ALL if self._from_start else DeliverPolicy.NEW
+        subscription = await jetstream.subscribe(
+            f"{name}.*", stream=name, ordered_consumer=True, deliver_policy=policy
+        )
+        async for message in subscription.messages:
+            if not self._show(Seen(component.component, _parse(message.data), message.data)):
+                for reader in self._readers:
+                    reader.cancel()
+            if not self._follow and message.metadata.num_pending == 0:
+                return
+
+    async def _stored_events(self, jetstream: JetStreamContext, stream: str) -> int:
+        while True:
+            try:
+                return (await jetstream.stream_info(stream)).state.messages
+            except NotFoundError:
+                if not self._follow:
+                    return 0
+            await asyncio.sleep(_POLL_S)
+
+
+def _parse(payload: bytes) -> RouterEvent | None:
+    try:
+        return decode_router_event(payload)
+    except ValueError:
+        return None
+
+
+def as_text(seen: Seen) -> str:
+    """Return a line for people: hashes in hex, blocks as `sequence/local`."""
+    if seen.event is None:
+        return f"{seen.component} not a KV event: {seen.payload[:80]!r}"
+    event = seen.event
+    head = f"{seen.component} worker={event.worker_id:016x} rank={event.dp_rank}"
+    return f"{head} id={event.event_id} {_describe(event)}"
+
+
+def as_json(seen: Seen) -> str:
+    """Return one JSON object: the event as it is on the wire, and its component."""
+    try:
+        event = json.loads(seen.payload)
+    except ValueError:
+        event = seen.payload.decode("utf-8", "replace")
+    return json.dumps({"component": seen.component, "router_event": event})
+
+
+def _describe(event: RouterEvent) -> str:
+    match event.event:
+        case BlockStored(parent, blocks):
+            names = " ".join(f"{block.sequence:016x}/{block.local:016x}" for block in blocks)
+            after = "-" if parent is None else f"{parent:016x}"
+            return f"stored blocks={len(blocks)} parent={after} {names}"
+        case BlockRemoved(hashes):
+            names = " ".join(f"{item:016x}" for item in hashes)
+            return f"removed blocks={len(hashes)} {names}"
+        case AllBlocksCleared():
+            return "cleared"

@@ -1,0 +1,63 @@
+"""Errors of the HTTP API in vLLM's form: `{"error": {message, type, param, code}}`."""
+
+import json
+from http import HTTPStatus
+
+from aiohttp import web
+
+_TYPES = {
+    HTTPStatus.BAD_REQUEST: "BadRequestError",
+    HTTPStatus.NOT_FOUND: "NotFoundError",
+    HTTPStatus.METHOD_NOT_ALLOWED: "BadRequestError",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "BadRequestError",
+    HTTPStatus.NOT_IMPLEMENTED: "NotImplementedError",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailableError",
+}
+
+
+class ApiError(Exception):
+    """A request that is answered with an error; `param` names the field that is wrong."""
+
+    def __init__(self, status: HTTPStatus, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+
+
+class InvalidRequest(ApiError):
+    """A field has a value that no engine would take (400)."""
+
+    def __init__(self, param: str | None, message: str) -> None:
+        super().__init__(HTTPStatus.BAD_REQUEST, message, param=param)
+
+
+class NotSupported(ApiError):
+    """A field asks for something that this engine does not do (501)."""
+
+    def __init__(self, param: str, remedy: str) -> None:
+        message = f"{param}: not supported by the mock engine; {remedy}"
+        super().__init__(HTTPStatus.NOT_IMPLEMENTED, message, param=param)
+
+
+def error_body(error: ApiError) -> bytes:
+    """Return the JSON body of an error."""
+    detail = {
+        "message": error.message,
+        "type": _TYPES.get(error.status, "InternalServerError"),
+        "param": error.param,
+        "code": int(error.status),
+    }
+    return json.dumps({"error": detail}).encode()
+
+
+def error_response(error: ApiError) -> web.Response:
+    """Return the HTTP answer of an error."""
+    return web.Response(
+        status=error.status, body=error_body(error), content_type="application/json"
+    )
+
+
+def unavailable(message: str) -> ApiError:
+    """Return the error of a worker that cannot answer for the moment (503)."""
+    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message)
