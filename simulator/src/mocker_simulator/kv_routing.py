@@ -2,7 +2,7 @@
 
 A worker's cost for a request is its prefill work in blocks, with what it has cached taken off,
 plus the blocks it would then hold for active requests; the cheapest gets the request, and equals
-draw lots. For decode workers after a prefill worker only the blocks count, as the KV is sent.
+draw lots. For prefill workers only the prefill work counts, for decode workers only the blocks.
 The cached blocks are those at the end of the worker's latest pass or run of passes.
 """
 
@@ -63,7 +63,8 @@ class KvRouter:
         self._random = Random(seed)
         args = workers[0].engine.args
         self._block_size = args.block_size
-        self._prefills = args.worker_type is not WorkerType.DECODE
+        self._counts_prefills = args.worker_type is not WorkerType.DECODE
+        self._counts_blocks = args.worker_type is not WorkerType.PREFILL
 
     def choose(self, request: SimulatedRequest, now_ms: float) -> VirtualWorker:
         """Return the cheapest worker."""
@@ -73,7 +74,8 @@ class KvRouter:
             new_tokens = self._new_tokens(request, worker)
             load = self._loads[index]
             cost = (load.prefill_tokens + new_tokens) / self._block_size
-            cost += load.blocks_with(request)
+            if self._counts_blocks:
+                cost += load.blocks_with(request)
             if cost < lowest:
                 lowest, best = cost, []
             if cost == lowest:
@@ -91,7 +93,7 @@ class KvRouter:
         self._stays.pop(request.record.index).leave()
 
     def _new_tokens(self, request: SimulatedRequest, worker: VirtualWorker) -> int:
-        if not self._prefills:
+        if not self._counts_prefills:
             return 0
         cached = worker.cached_blocks(request) * self._block_size
         return request.num_prompt_tokens - cached
