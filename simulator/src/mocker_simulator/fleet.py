@@ -1,8 +1,8 @@
 """A fleet of virtual workers: events in the order of their time, and nothing between them.
 
 At one instant requests arrive first, then passes end (entry workers before decode workers, each
-by number), then passes start. In a disaggregated fleet the entry workers prefill; what they have
-finished goes to a decode worker when its KV has been transferred.
+by number), then passes start. In a disaggregated fleet the entry workers prefill. The KV of what
+they have finished is sent to a decode worker from the end of that worker's present pass on.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from mocker_protocol.engine_args import EngineArgs
 from mocker_simulator.records import RequestRecord, SimulatedRequest, TokenGaps
 from mocker_simulator.routing import Router
 from mocker_simulator.source import Source
-from mocker_simulator.transfer import KvTransfer
+from mocker_simulator.transfer import KvTransfer, Transfer
 from mocker_simulator.virtual_worker import Samples, VirtualWorker
 from mocker_simulator.workload import Workload
 from mocker_worker.engine import EngineCore, RequestRefused
@@ -73,10 +73,10 @@ class Fleet:
         if spec.decode is not None:
             self._decode = make_router(self._make(spec.decode, spec.num_decode))
         self._transfer = KvTransfer(spec.entry)
-        self._in_transfer: dict[int, tuple[VirtualWorker, SimulatedRequest]] = {}
+        self._in_transfer: dict[int, Transfer] = {}
         self._source = Source(workload, spec.entry.block_size, concurrency)
         self._clock: list[tuple[float, int, int]] = []
-        """Heap of (end of a pass in ms, worker, serial) and (arrival of KV, -1, request)."""
+        """Heap of (end of a pass in ms, worker, serial) and (step of a transfer, -1, request)."""
         self._serials = [0] * len(self._workers)
         """The entry of each worker that counts; older ones in the heap are void."""
         self._touched: set[int] = set()
@@ -153,7 +153,7 @@ class Fleet:
         """Let the next thing happen: a pass or a transfer of KV ends."""
         _, number, serial = heappop(self._clock)
         if number < 0:
-            self._add(*self._in_transfer.pop(serial), now)
+            self._transfer_kv(serial, now)
         elif self._serials[number] == serial:
             self._workers[number].end(now, self)
             self._touched.add(number)
@@ -181,9 +181,25 @@ class Fleet:
         remote = SimulatedRequest(record, prompt_keys=request.prompt_keys, remote_prefill=True)
         worker = self._decode.choose(remote, now)
         record.decode_worker = worker.number
-        delay_ms = self._transfer.delay_ms(record.prompt_tokens, worker.cached_blocks(remote))
-        if delay_ms:
-            self._in_transfer[record.index] = worker, remote
-            heappush(self._clock, (now + delay_ms, -1, record.index))
-        else:
+        if self._transfer.is_instant:
             self._add(worker, remote, now)
+            return
+        if worker.cut(now):
+            self._schedule(worker)
+        reserved_ms = now if worker.ends_ms is None else worker.ends_ms
+        self._in_transfer[record.index] = Transfer(worker, remote)
+        heappush(self._clock, (reserved_ms, -1, record.index))
+
+    def _transfer_kv(self, index: int, now: float) -> None:
+        """Start a transfer, or let its request into the decode worker when it has ended."""
+        transfer = self._in_transfer[index]
+        worker, request = transfer.worker, transfer.request
+        if not transfer.started:
+            transfer.started = True
+            cached = worker.cached_blocks(request)
+            delay_ms = self._transfer.delay_ms(request.num_prompt_tokens, cached)
+            if delay_ms:
+                heappush(self._clock, (now + delay_ms, -1, index))
+                return
+        del self._in_transfer[index]
+        self._add(worker, request, now)

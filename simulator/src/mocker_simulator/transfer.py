@@ -1,6 +1,19 @@
 """How long the KV of a prompt takes from a prefill worker to a decode worker."""
 
+from dataclasses import dataclass
+
 from mocker_protocol.engine_args import EngineArgs, KvTransferTiming
+from mocker_simulator.records import SimulatedRequest
+from mocker_simulator.virtual_worker import VirtualWorker
+
+
+@dataclass(slots=True)
+class Transfer:
+    """A prompt's KV on its way to a decode worker."""
+
+    worker: VirtualWorker
+    request: SimulatedRequest
+    started: bool = False
 
 
 class KvTransfer:
@@ -24,5 +37,6 @@ class KvTransfer:
     def delay_ms(self, prompt_tokens: int, cached_blocks: int) -> float:
         """Return the transfer time of a prompt of which the destination has some blocks."""
         if self.counts_missing_only:
-            prompt_tokens = max(prompt_tokens - cached_blocks * self._block_size, 0)
+            missing = -(-prompt_tokens // self._block_size) - cached_blocks
+            prompt_tokens = missing * self._block_size
         return prompt_tokens * self._ms_per_token
