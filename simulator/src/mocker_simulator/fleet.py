@@ -2,9 +2,10 @@
 
 At one instant requests arrive first, then passes end (entry workers before decode workers, each
 by number), then passes start. In a disaggregated fleet the entry workers prefill. The KV of what
-they have finished is sent to a decode worker from the end of that worker's present pass on.
+they have finished is sent to a decode worker from one of its passes on, one prompt with each pass.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -14,7 +15,7 @@ from mocker_protocol.engine_args import EngineArgs
 from mocker_simulator.records import RequestRecord, SimulatedRequest, TokenGaps
 from mocker_simulator.routing import Router
 from mocker_simulator.source import Source
-from mocker_simulator.transfer import KvTransfer, Transfer
+from mocker_simulator.transfer import KvTransfer
 from mocker_simulator.virtual_worker import Samples, VirtualWorker
 from mocker_simulator.workload import Workload
 from mocker_worker.engine import EngineCore, RequestRefused
@@ -73,10 +74,12 @@ class Fleet:
         if spec.decode is not None:
             self._decode = make_router(self._make(spec.decode, spec.num_decode))
         self._transfer = KvTransfer(spec.entry)
-        self._in_transfer: dict[int, Transfer] = {}
+        self._in_transfer: dict[int, tuple[VirtualWorker, SimulatedRequest]] = {}
+        self._reservations: list[deque[SimulatedRequest]] = [deque() for _ in self._workers]
+        """Per decode worker whose KV it has not begun to take; one begins with each pass."""
         self._source = Source(workload, spec.entry.block_size, concurrency)
         self._clock: list[tuple[float, int, int]] = []
-        """Heap of (end of a pass in ms, worker, serial) and (step of a transfer, -1, request)."""
+        """Heap of (end of a pass in ms, worker, serial) and (end of a transfer, -1, request)."""
         self._serials = [0] * len(self._workers)
         """The entry of each worker that counts; older ones in the heap are void."""
         self._touched: set[int] = set()
@@ -153,7 +156,7 @@ class Fleet:
         """Let the next thing happen: a pass or a transfer of KV ends."""
         _, number, serial = heappop(self._clock)
         if number < 0:
-            self._transfer_kv(serial, now)
+            self._add(*self._in_transfer.pop(serial), now)
         elif self._serials[number] == serial:
             self._workers[number].end(now, self)
             self._touched.add(number)
@@ -161,7 +164,12 @@ class Fleet:
     def _start(self, now: float) -> None:
         for number in sorted(self._touched):
             worker = self._workers[number]
-            if worker.ends_ms is None and worker.start(now):
+            if worker.ends_ms is not None:
+                continue
+            self._take_kv(worker, now)
+            if worker.start(now):
+                if self._reservations[number]:
+                    worker.cut(now)
                 self._schedule(worker)
         self._touched.clear()
 
@@ -184,22 +192,32 @@ class Fleet:
         if self._transfer.is_instant:
             self._add(worker, remote, now)
             return
+        self._reservations[worker.number].append(remote)
         if worker.cut(now):
             self._schedule(worker)
-        reserved_ms = now if worker.ends_ms is None else worker.ends_ms
-        self._in_transfer[record.index] = Transfer(worker, remote)
-        heappush(self._clock, (reserved_ms, -1, record.index))
+        elif worker.ends_ms is None:
+            self._touched.add(worker.number)
 
-    def _transfer_kv(self, index: int, now: float) -> None:
-        """Start a transfer, or let its request into the decode worker when it has ended."""
-        transfer = self._in_transfer[index]
-        worker, request = transfer.worker, transfer.request
-        if not transfer.started:
-            transfer.started = True
-            cached = worker.cached_blocks(request)
-            delay_ms = self._transfer.delay_ms(request.num_prompt_tokens, cached)
-            if delay_ms:
-                heappush(self._clock, (now + delay_ms, -1, index))
-                return
-        del self._in_transfer[index]
-        self._add(worker, request, now)
+    def _take_kv(self, worker: VirtualWorker, now: float) -> None:
+        """Begin transfers to a worker between two passes: all while it is idle, else one.
+
+        One more when the KV of another has arrived: Dynamo's engine then takes two steps at once.
+        """
+        queue, engine = self._reservations[worker.number], worker.engine
+        if queue and engine.num_waiting:
+            self._reserve(worker, now)
+        if queue:
+            self._reserve(worker, now)
+        while queue and not engine.has_unfinished_requests:
+            self._reserve(worker, now)
+
+    def _reserve(self, worker: VirtualWorker, now: float) -> None:
+        """Let a worker take the next prompt's KV; its transfer begins."""
+        request = self._reservations[worker.number].popleft()
+        cached = worker.cached_blocks(request)
+        delay_ms = self._transfer.delay_ms(request.num_prompt_tokens, cached)
+        if delay_ms:
+            self._in_transfer[request.record.index] = worker, request
+            heappush(self._clock, (now + delay_ms, -1, request.record.index))
+        else:
+            self._add(worker, request, now)

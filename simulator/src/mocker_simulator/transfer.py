@@ -1,19 +1,6 @@
 """How long the KV of a prompt takes from a prefill worker to a decode worker."""
 
-from dataclasses import dataclass
-
 from mocker_protocol.engine_args import EngineArgs, KvTransferTiming
-from mocker_simulator.records import SimulatedRequest
-from mocker_simulator.virtual_worker import VirtualWorker
-
-
-@dataclass(slots=True)
-class Transfer:
-    """A prompt's KV on its way to a decode worker."""
-
-    worker: VirtualWorker
-    request: SimulatedRequest
-    started: bool = False
 
 
 class KvTransfer:

@@ -164,4 +164,4 @@ def _note_admission(request: SimulatedRequest, now_ms: float, *, decodes: bool) 
         record.first_admit_ms = now_ms
         record.first_reused_tokens = record.reused_tokens = request.num_cached_tokens
     elif request.num_preemptions:
-        record.reused_tokens = min(request.num_reused_tokens, record.prompt_tokens)
+        record.reused_tokens = request.num_reused_tokens
