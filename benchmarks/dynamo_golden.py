@@ -41,7 +41,8 @@ CUT_CASES = {
     "blocks of 512": "--workers 2 --block-size 512 --num-gpu-blocks 2048",
     "closed loop": "--workers 2 --concurrency 24",
     "disaggregated": "--prefill 2 --decode 2",
-    "slow transfer": "--prefill 2 --decode 2 --kv-transfer-bandwidth 16 --kv-bytes-per-token 131072",
+    "slow transfer": "--prefill 2 --decode 2 --kv-transfer-bandwidth 16 "
+    "--kv-bytes-per-token 131072",
     "slow transfer of what is missing": "--prefill 2 --decode 1 --kv-transfer-bandwidth 16 "
     "--kv-bytes-per-token 131072 --kv-transfer-timing-mode destination_missing",
 }

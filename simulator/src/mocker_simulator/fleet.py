@@ -135,6 +135,10 @@ class Fleet:
         request = self._source.send()
         record = request.record
         self.outcome.records.append(record)
+        if self._entry.looks_at_caches:
+            for present in self._workers:
+                if present.catch_up(now):
+                    self._schedule(present)
         worker = self._entry.choose(request, now)
         record.worker = worker.number
         self._add(worker, request, now)

@@ -3,7 +3,7 @@
 A worker's cost for a request is its prefill work in blocks, with what it has cached taken off,
 plus the blocks it would then hold for active requests; the cheapest gets the request, and equals
 draw lots. For prefill workers only the prefill work counts, for decode workers only the blocks.
-The cached blocks are those at the end of the worker's latest pass or run of passes.
+The cached blocks are those of the worker's present pass.
 """
 
 import sys
@@ -55,6 +55,8 @@ class _Stay:
 
 class KvRouter:
     """Sends requests where their prefix is cached, unless that worker has too much to do."""
+
+    looks_at_caches = True
 
     def __init__(self, workers: list[VirtualWorker], *, seed: int = 0) -> None:
         self._workers = workers

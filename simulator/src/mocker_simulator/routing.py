@@ -17,6 +17,9 @@ class RoutingMode(StrEnum):
 class Router(Protocol):
     """Chooses among the workers of one role."""
 
+    looks_at_caches: bool
+    """Whether the choice depends on what the workers have cached."""
+
     def choose(self, request: SimulatedRequest, now_ms: float) -> VirtualWorker:
         """Return the worker to send a request to."""
 
@@ -29,6 +32,8 @@ class Router(Protocol):
 
 class RoundRobin:
     """Takes turns."""
+
+    looks_at_caches = False
 
     def __init__(self, workers: list[VirtualWorker]) -> None:
         self._workers = workers

@@ -70,6 +70,15 @@ class VirtualWorker:
         self.ends_ms = self._starts_ms + run.elapsed_ms(passes)
         return True
 
+    def catch_up(self, now_ms: float) -> bool:
+        """Let the engine be what it is in the present pass; True if a run ends sooner for it."""
+        run = self._run
+        if run is None or not self.cut(now_ms) or self.ends_ms is None:
+            return False
+        self._run = None
+        self._decode(run, self._passes, self.ends_ms)
+        return True
+
     def start(self, now_ms: float) -> bool:
         """Begin the next pass or run; False if there is nothing to do."""
         self._starts_ms = now_ms
@@ -103,7 +112,13 @@ class VirtualWorker:
         return self.engine.count_cached(request.prompt_keys)
 
     def _end_run(self, run: DecodeRun, now_ms: float, listener: Listener) -> None:
-        passes, self._run = self._passes, None
+        self._run = None
+        for request in self._decode(run, self._passes, now_ms):
+            request.record.finish_ms = now_ms
+            listener.finished(request, now_ms)
+
+    def _decode(self, run: DecodeRun, passes: int, now_ms: float) -> list[SimulatedRequest]:
+        """Run passes that end at `now_ms`; returns the requests that end with the last one."""
         first_ms, last_ms = run.pass_ms(0), run.pass_ms(passes - 1)
         on_time = 0
         for request in self.engine.running:
@@ -117,10 +132,7 @@ class VirtualWorker:
             record.received_tokens += passes
         if on_time:
             self._gaps.add_stretch(first_ms, last_ms, passes * on_time)
-        for request in self.engine.run_decodes(passes):
-            ended = _simulated(request)
-            ended.record.finish_ms = now_ms
-            listener.finished(ended, now_ms)
+        return [_simulated(request) for request in self.engine.run_decodes(passes)]
 
     def _end_pass(self, output: PassOutput, now_ms: float, listener: Listener) -> None:
         self._output = None
