@@ -7,9 +7,11 @@ works. What a file may hold but this engine does not do is refused by name, neve
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -62,6 +64,21 @@ def _named(enum: type[StrEnum]) -> BeforeValidator:
     return BeforeValidator(lambda value: enum(value) if value in list(enum) else value)
 
 
+def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) < 2 or any(b <= a for a, b in pairwise(values)):
+        raise ValueError("must have two values or more, each greater than the one before")
+    return values
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401 - a validator sees whatever was sent
+    """Take JSON's lists, which strict mode would refuse for tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+Milliseconds = Annotated[float, Field(allow_inf_nan=False)]
+Axis = Annotated[tuple[Milliseconds, ...], AfterValidator(_rising)]
+
+
 class PolynomialTiming(BaseModel):
     """H200 polynomials of Dynamo's planner sweeps, the default."""
 
@@ -80,7 +97,61 @@ class FixedTiming(BaseModel):
     decode_ms: float = Field(ge=0)
 
 
-TimingModel = Annotated[PolynomialTiming | FixedTiming, Field(discriminator="type")]
+class StepTiming(BaseModel):
+    """Every pass costs ms = base + each amount of work times its own rate."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    type: Literal["step"]
+    base_ms: Milliseconds = Field(ge=0)
+    prefill_token_ms: Milliseconds = Field(ge=0)
+    """Per prompt token that is computed."""
+    decode_request_ms: Milliseconds = Field(ge=0)
+    """Per request that decodes a token."""
+    kv_token_ms: Milliseconds = Field(ge=0)
+    """Per token of context that is read: of decoding requests, and cached ones of prefills."""
+
+
+class ProfileTiming(BaseModel):
+    """Measured points; between and beyond them time is linear (decode: bilinear)."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    type: Literal["profile"]
+    prefill_isl: Axis
+    """New prompt tokens of a pass, ascending."""
+    prefill_ttft_ms: tuple[Milliseconds, ...]
+    """One per `prefill_isl`."""
+    decode_active_kv_tokens: Axis
+    """Sum of the decoding requests' contexts, ascending."""
+    decode_context_length: Axis
+    """Their mean context, ascending."""
+    decode_itl_ms: tuple[tuple[Milliseconds, ...], ...]
+    """A row per `decode_active_kv_tokens` with a value per `decode_context_length`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_lists(cls, data: Any) -> Any:  # noqa: ANN401 - a validator sees whatever was sent
+        if not isinstance(data, Mapping):
+            return data
+        return {name: _tuples(value) for name, value in data.items()}
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
+        if len(self.prefill_ttft_ms) != len(self.prefill_isl):
+            raise ValueError("prefill_ttft_ms: must have one value per prefill_isl")
+        rows, columns = len(self.decode_active_kv_tokens), len(self.decode_context_length)
+        if len(self.decode_itl_ms) != rows or any(len(r) != columns for r in self.decode_itl_ms):
+            raise ValueError(
+                "decode_itl_ms: must have a row per decode_active_kv_tokens, each with one value "
+                "per decode_context_length"
+            )
+        return self
+
+
+TimingModel = Annotated[
+    PolynomialTiming | FixedTiming | StepTiming | ProfileTiming, Field(discriminator="type")
+]
 
 
 class EngineArgs(BaseModel):

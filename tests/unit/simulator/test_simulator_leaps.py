@@ -25,6 +25,22 @@ REQUESTS = st.lists(
     max_size=25,
 )
 
+STEP = {
+    "type": "step",
+    "base_ms": 5.0,
+    "prefill_token_ms": 0.1,
+    "decode_request_ms": 0.5,
+    "kv_token_ms": 0.001,
+}
+PROFILE = {
+    "type": "profile",
+    "prefill_isl": [1, 1000],
+    "prefill_ttft_ms": [11, 100],
+    "decode_active_kv_tokens": [0, 100, 400],
+    "decode_context_length": [10, 50, 90],
+    "decode_itl_ms": [[2, 4, 6], [4, 8, 10], [10, 20, 40]],
+}
+
 ENGINES = st.fixed_dictionaries(
     {
         "num_gpu_blocks": st.sampled_from([45, 60, 100, 1000]),
@@ -33,6 +49,7 @@ ENGINES = st.fixed_dictionaries(
         "enable_prefix_caching": st.booleans(),
         "preemption_mode": st.sampled_from(["lifo", "fifo"]),
         "decode_speedup_ratio": st.sampled_from([1.0, 3.0]),
+        "timing_model": st.sampled_from([{"type": "polynomial"}, STEP, PROFILE]),
     }
 )
 

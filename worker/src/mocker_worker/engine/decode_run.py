@@ -5,7 +5,11 @@ contexts grows by the same amount and the time of a pass is a quadratic in its n
 any stretch of such passes is then a sum in closed form: its cost does not grow with the tokens.
 """
 
+import sys
 from dataclasses import dataclass
+
+FOREVER = sys.maxsize
+"""Passes for which a cost holds that nothing but an event ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,38 @@
-"""How long a forward pass takes (NVIDIA Dynamo's mocker, 0.7 to 1.6).
+"""How long a forward pass takes.
 
-The polynomials are fits of H200 sweeps of Dynamo's planner. Times are simulated milliseconds
-before any speedup. Every model's decode time is a quadratic in the number of the pass, as long
-as the same requests decode; `DecodeCost` says for how many passes.
+The polynomials are fits of H200 sweeps of Dynamo's planner (its mocker, 0.7 to 1.6). Times are
+simulated milliseconds before any speedup. Every model's decode time is a quadratic in the number
+of the pass, as long as the same requests decode; `DecodeCost` says for how many passes.
 """
 
-import sys
 from typing import Protocol
 
-from mocker_protocol.engine_args import EngineArgs, FixedTiming
+from mocker_protocol.engine_args import (
+    EngineArgs,
+    FixedTiming,
+    PolynomialTiming,
+    ProfileTiming,
+    StepTiming,
+)
 from mocker_protocol.names import WorkerType
-from mocker_worker.engine.decode_run import DecodeCost
-from mocker_worker.engine.pass_load import PassLoad
+from mocker_worker.engine.decode_run import FOREVER, DecodeCost
+from mocker_worker.engine.pass_load import BilledLoad, PassLoad
+from mocker_worker.engine.profile_timing import Profile
 
 MIN_DECODE_MS = 1.0
-FOREVER = sys.maxsize
 
 
-class StepTiming(Protocol):
-    """Price of a pass's two kinds of work. Work that is not there costs nothing."""
+class PassTiming(Protocol):
+    """Price of a pass. Work that is not there costs nothing."""
 
-    def prefill_ms(self, new_tokens: int) -> float:
-        """Return the time to compute `new_tokens` prompt tokens, of all requests together."""
+    def prefill_ms(self, load: BilledLoad) -> float:
+        """Return the time for the prompt tokens of a pass that has some."""
 
-    def decode_ms(self, num_requests: int, context_tokens: int) -> float:
-        """Return the time of one decode step of requests whose contexts add up to this."""
+    def decode_ms(self, load: BilledLoad) -> float:
+        """Return the time for the decoding requests of a pass that has some."""
 
     def decode_cost(self, num_requests: int, context_tokens: int) -> DecodeCost:
-        """Return the time of decode steps from here on, one token more per request in each."""
+        """Return the time of passes that only decode, one token more per request in each."""
 
 
 class Polynomial:
@@ -36,21 +41,21 @@ class Polynomial:
     def __init__(self, capacity_tokens: int) -> None:
         self._capacity_tokens = capacity_tokens
 
-    def prefill_ms(self, new_tokens: int) -> float:
-        """Return the time to compute `new_tokens` prompt tokens; 0 for none."""
-        if new_tokens <= 0:
+    def prefill_ms(self, load: BilledLoad) -> float:
+        """Return the time of all prompts together; 0 if their tokens round to none."""
+        tokens = load.new_tokens
+        if tokens <= 0:
             return 0.0
-        return 4.209989e-07 * new_tokens**2 + 1.518344e-02 * new_tokens + 16.50142
+        return 4.209989e-07 * tokens**2 + 1.518344e-02 * tokens + 16.50142
 
-    def decode_ms(self, num_requests: int, context_tokens: int) -> float:
+    def decode_ms(self, load: BilledLoad) -> float:
         """Return the time of one decode step, at least 1 ms; contexts above capacity count as 1."""
-        share = min(context_tokens / self._capacity_tokens, 1.0)
-        return max(-25.74 * share**2 + 54.01 * share + 5.74, MIN_DECODE_MS)
+        return self._step_ms(load.decode_kv_tokens)
 
     def decode_cost(self, num_requests: int, context_tokens: int) -> DecodeCost:
         """Return the polynomial in the pass's number, until the contexts exceed the capacity."""
         room = self._capacity_tokens - context_tokens
-        first_ms = self.decode_ms(num_requests, context_tokens)
+        first_ms = self._step_ms(context_tokens)
         if room < 0:
             return DecodeCost(first_ms, 0.0, 0.0, FOREVER)
         share, growth = context_tokens / self._capacity_tokens, num_requests / self._capacity_tokens
@@ -61,6 +66,10 @@ class Polynomial:
             room // num_requests + 1,
         )
 
+    def _step_ms(self, context_tokens: int) -> float:
+        share = min(context_tokens / self._capacity_tokens, 1.0)
+        return max(-25.74 * share**2 + 54.01 * share + 5.74, MIN_DECODE_MS)
+
 
 class Fixed:
     """The same time for every pass that does such work."""
@@ -69,11 +78,11 @@ class Fixed:
         self._prefill_ms = prefill_ms
         self._decode_ms = decode_ms
 
-    def prefill_ms(self, new_tokens: int) -> float:
-        """Return the fixed prefill time; 0 for no tokens."""
-        return self._prefill_ms if new_tokens > 0 else 0.0
+    def prefill_ms(self, load: BilledLoad) -> float:
+        """Return the fixed prefill time; 0 if the tokens round to none."""
+        return self._prefill_ms if load.new_tokens > 0 else 0.0
 
-    def decode_ms(self, num_requests: int, context_tokens: int) -> float:
+    def decode_ms(self, load: BilledLoad) -> float:
         """Return the fixed decode time."""
         return self._decode_ms
 
@@ -82,11 +91,41 @@ class Fixed:
         return DecodeCost(self._decode_ms, 0.0, 0.0, FOREVER)
 
 
+class Step:
+    """Linear in all that a pass does; what `mocker-simulator calibrate` fits."""
+
+    def __init__(self, model: StepTiming) -> None:
+        self._model = model
+
+    def prefill_ms(self, load: BilledLoad) -> float:
+        """Return the base and the time of the prompt tokens, computed and read."""
+        model = self._model
+        return (
+            model.base_ms
+            + model.prefill_token_ms * load.prefill_tokens
+            + model.kv_token_ms * load.prefill_kv_tokens
+        )
+
+    def decode_ms(self, load: BilledLoad) -> float:
+        """Return the time of the decoding requests, with the base if nobody else pays it."""
+        base_ms = 0.0 if load.num_prefills else self._model.base_ms
+        return base_ms + self._work_ms(load.num_decodes, load.decode_kv_tokens)
+
+    def decode_cost(self, num_requests: int, context_tokens: int) -> DecodeCost:
+        """Return the line along which contexts grow."""
+        first_ms = self._model.base_ms + self._work_ms(num_requests, context_tokens)
+        return DecodeCost(first_ms, self._model.kv_token_ms * num_requests, 0.0, FOREVER)
+
+    def _work_ms(self, num_requests: int, context_tokens: int) -> float:
+        model = self._model
+        return model.decode_request_ms * num_requests + model.kv_token_ms * context_tokens
+
+
 class PassTimer:
     """Prices whole passes for one set of engine arguments."""
 
     def __init__(self, args: EngineArgs) -> None:
-        self._timing = _step_timing(args)
+        self._timing = _pass_timing(args)
         self._speedup = args.speedup_ratio
         self._decode_speedup = args.speedup_ratio * args.decode_speedup_ratio
         self._decodes = args.worker_type is not WorkerType.PREFILL
@@ -97,10 +136,9 @@ class PassTimer:
             return 0.0
         total_ms, billed = 0.0, load.billed
         if billed.num_prefills:
-            total_ms = self._timing.prefill_ms(billed.new_tokens) / self._speedup
+            total_ms = self._timing.prefill_ms(billed) / self._speedup
         if billed.num_decodes and self._decodes:
-            decode_ms = self._timing.decode_ms(billed.num_decodes, billed.decode_kv_tokens)
-            total_ms += decode_ms / self._decode_speedup
+            total_ms += self._timing.decode_ms(billed) / self._decode_speedup
         return total_ms
 
     def decode_cost(self, num_requests: int, context_tokens: int) -> DecodeCost:
@@ -111,7 +149,13 @@ class PassTimer:
         return cost if self._decode_speedup == 1 else cost.scaled(1 / self._decode_speedup)
 
 
-def _step_timing(args: EngineArgs) -> StepTiming:
-    if isinstance(args.timing_model, FixedTiming):
-        return Fixed(args.timing_model.prefill_ms, args.timing_model.decode_ms)
-    return Polynomial(args.kv_capacity_tokens)
+def _pass_timing(args: EngineArgs) -> PassTiming:
+    match args.timing_model:
+        case FixedTiming(prefill_ms=prefill_ms, decode_ms=decode_ms):
+            return Fixed(prefill_ms, decode_ms)
+        case StepTiming() as model:
+            return Step(model)
+        case ProfileTiming() as model:
+            return Profile(model)
+        case PolynomialTiming():
+            return Polynomial(args.kv_capacity_tokens)
