@@ -13,9 +13,11 @@ from pathlib import Path
 
 from mocker_protocol import __version__
 from mocker_protocol.engine_args import InvalidEngineArgs
+from mocker_simulator import calibrate
 from mocker_simulator.engine_flags import add_engine_flags
 from mocker_simulator.manifest import InvalidManifest
 from mocker_simulator.progress import progress_bar
+from mocker_simulator.report import page
 from mocker_simulator.results import table, write_requests
 from mocker_simulator.routing import RoutingMode
 from mocker_simulator.run import InvalidUsage, make_fleet
@@ -53,8 +55,6 @@ def _run(arguments: argparse.Namespace) -> int:
         with Path(arguments.per_request).open("w") as file:
             write_requests(outcome.records, file)
     if arguments.report:
-        from mocker_simulator.report import page
-
         Path(arguments.report).write_text(page(outcome, summary, title=_title(arguments)))
     print(json.dumps(figures) if arguments.json else table(figures))
     return 0
@@ -65,7 +65,13 @@ def _title(arguments: argparse.Namespace) -> str:
     return Path(str(load)).name
 
 
-_COMMANDS = {"run": _run}
+def _calibrate(arguments: argparse.Namespace) -> int:
+    gc.disable()
+    print(calibrate.run(arguments))
+    return 0
+
+
+_COMMANDS = {"run": _run, "calibrate": _calibrate}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -79,7 +85,19 @@ def _parser() -> argparse.ArgumentParser:
     _add_fleet(run)
     _add_output(run)
     add_engine_flags(run)
+    fit = commands.add_parser("calibrate", help="fit a timing model to measured requests")
+    _add_calibration(fit)
+    add_engine_flags(fit)
     return parser
+
+
+def _add_calibration(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", metavar="FILE", required=True, help="measured requests")
+    parser.add_argument("--timeseries", metavar="FILE", help="CSV of t, running, waiting")
+    parser.add_argument("--rounds", type=_positive, default=25, metavar="N")
+    parser.add_argument("--output", metavar="FILE", help="engine arguments with the timing model")
+    parser.add_argument("--plot", metavar="FILE", help="an HTML page with the curves")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:

@@ -43,8 +43,10 @@ def plot(title: str, lines: Sequence[Line], *, unit: str = "", top: float | None
     )
     return (
         f"<figure><figcaption>{escape(title)}<small>{escape(unit)}</small></figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f"{_grid(right, top)}{paths}</svg><div class=legend>{legend}</div></figure>"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
+        f'aria-label="{escape(title)}">{_grid(right, top)}'
+        f'<g fill="none" stroke-width="1.6">{paths}</g></svg>'
+        f"<div class=legend>{legend}</div></figure>"
     )
 
 
@@ -84,7 +86,8 @@ def _grid(right: float, top: float) -> str:
         value = top * i / 4
         y = _y(value, top)
         parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
+            f'stroke="#888"/>'
             f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_label(value)}</text>'
         )
     step = _round_up(right / 6)
@@ -93,7 +96,7 @@ def _grid(right: float, top: float) -> str:
         parts.append(
             f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{_label(i * step)} s</text>'
         )
-    return "<g>" + "".join(parts) + "</g>"
+    return '<g font-size="11" stroke-width="0.5">' + "".join(parts) + "</g>"
 
 
 def _label(value: float) -> str:

@@ -25,8 +25,7 @@ th:first-child,td:first-child{text-align:left}tr+tr{border-top:1px solid #8883}
 .plots{display:grid;grid-template-columns:repeat(auto-fill,minmax(420px,1fr));gap:1.2rem}
 figure{margin:0;border:1px solid #8884;border-radius:10px;padding:.7rem}
 figcaption{font-weight:600}figcaption small{font-weight:400;opacity:.6;margin-left:.5rem}
-svg{width:100%;height:auto}svg path{fill:none;stroke-width:1.6}
-svg line{stroke:#8883}svg text{font-size:11px;fill:currentColor;opacity:.65}
+svg{width:100%;height:auto}svg text{fill:currentColor;opacity:.65}
 .legend span{margin-right:1rem;font-size:.85rem}
 .legend i{display:inline-block;width:.8em;height:.8em;border-radius:2px;margin-right:.35em}
 """
