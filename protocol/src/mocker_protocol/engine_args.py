@@ -228,6 +228,12 @@ class EngineArgs(BaseModel):
         )
 
     @property
+    def kv_transfer_ms_per_token(self) -> float:
+        """Time to send a token's KV from a prefill to a decode worker; 0 unless both are set."""
+        bandwidth, size = self.kv_transfer_bandwidth, self.kv_bytes_per_token
+        return size / (bandwidth * 1e6) if bandwidth and bandwidth > 0 and size else 0.0
+
+    @property
     def kv_capacity_tokens(self) -> int:
         """Tokens that fit into the KV cache."""
         return self.num_gpu_blocks * self.block_size

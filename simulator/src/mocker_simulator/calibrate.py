@@ -65,9 +65,10 @@ def run(arguments: argparse.Namespace) -> str:
 
 def engine_args(arguments: argparse.Namespace) -> EngineArgs:
     """Return the measured engine's arguments, from flags and an optional file."""
-    given = {**engine_flags(arguments), "publish_kv_events": False}
     file = arguments.extra_engine_args
-    return load_engine_args(Path(file).read_text() if file else "{}", given)
+    text = Path(file).read_text() if file else "{}"
+    args = load_engine_args(text, engine_flags(arguments))
+    return args.model_copy(update={"publish_kv_events": False})
 
 
 def compare_requests(outcome: Outcome, requests: list[Measured]) -> list[Comparison]:

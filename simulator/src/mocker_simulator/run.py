@@ -109,6 +109,7 @@ def _engine(
 ) -> EngineArgs:
     given: dict[str, Any] = dict(deployment.engine.get(role, {})) if deployment else {}
     given |= engine_flags(arguments)
-    given |= {"worker_type": role.value, "publish_kv_events": False}
+    given["worker_type"] = role.value
     file = arguments.extra_engine_args
-    return load_engine_args(Path(file).read_text() if file else "{}", given)
+    args = load_engine_args(Path(file).read_text() if file else "{}", given)
+    return args.model_copy(update={"publish_kv_events": False})

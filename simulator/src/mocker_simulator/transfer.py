@@ -7,10 +7,7 @@ class KvTransfer:
     """Bytes over bandwidth, as `kv_transfer_bandwidth` and `kv_bytes_per_token` say."""
 
     def __init__(self, args: EngineArgs) -> None:
-        bandwidth, size = args.kv_transfer_bandwidth, args.kv_bytes_per_token
-        self._ms_per_token = (
-            size / (bandwidth * 1e6) if bandwidth and bandwidth > 0 and size else 0.0
-        )
+        self._ms_per_token = args.kv_transfer_ms_per_token
         self._block_size = args.block_size
         self.counts_missing_only = (
             args.kv_transfer_timing_mode is KvTransferTiming.DESTINATION_MISSING

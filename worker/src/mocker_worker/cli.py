@@ -14,6 +14,7 @@ from pathlib import Path
 from mocker_protocol.engine_args import (
     EngineArgs,
     InvalidEngineArgs,
+    KvTransferTiming,
     PreemptionMode,
     load_engine_args,
 )
@@ -74,7 +75,16 @@ def engine_args(arguments: argparse.Namespace) -> EngineArgs:
         text = path.read_text(encoding="utf-8") if path is not None else "{}"
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidEngineArgs(f"--extra-engine-args {path}: cannot be read: {error}") from error
-    return load_engine_args(text, given)
+    args = load_engine_args(text, given)
+    if (
+        args.kv_transfer_ms_per_token
+        and args.kv_transfer_timing_mode is KvTransferTiming.DESTINATION_MISSING
+    ):
+        raise InvalidEngineArgs(
+            "kv_transfer_timing_mode: destination_missing is for the simulator alone, as a prefill "
+            "worker does not know what the decode worker has; use full_prompt"
+        )
+    return args
 
 
 def worker_config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> WorkerConfig:
