@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = os.environ.get("MOCKER_NAMESPACE", "default")
 NAME = "disaggregated"
 EXAMPLE = ROOT / "examples/disaggregated.yaml"
-PROMPT = "Tell me how a key-value cache block is stored, evicted and found again. " * 8
+PREFIX = "Tell me how a key-value cache block is stored, evicted and found again. " * 16
+QUESTION = "Question {number}: which of its neighbours leaves the cache first, and why? "
 REQUESTS = 8
 MAX_TOKENS = 32
 
@@ -66,7 +67,7 @@ async def chat(client: openai.AsyncOpenAI, model: str, number: int) -> tuple[int
     tokens = 0
     stream = await client.chat.completions.create(
         model=model,
-        messages=[{"role": "user", "content": f"{PROMPT}Question {number}."}],
+        messages=[{"role": "user", "content": PREFIX + QUESTION.format(number=number) * 8}],
         max_tokens=MAX_TOKENS,
         stream=True,
         stream_options={"include_usage": True},

@@ -39,6 +39,10 @@ class Bucket:
         scaled: int = json.loads(entry.value or b"")["scaled_decision_id"]
         return scaled
 
+    async def acknowledgements(self) -> int:
+        """Revision of the acknowledgement: it grows with each."""
+        return (await self._values.get(f"{self._key}.scaled")).revision or 0
+
     async def is_acknowledged(self, decision_id: int) -> None:
         async def written() -> bool:
             return await self.acknowledged() == decision_id

@@ -149,6 +149,25 @@ async def test_a_planner_that_begins_again_at_zero_is_obeyed(
             await bucket.is_acknowledged(0)
 
 
+async def test_an_id_that_a_restarted_planner_uses_again_is_acknowledged_again(
+    world: World, nats_process: NatsProcess
+) -> None:
+    async with open_bucket(nats_process.url, world) as bucket:
+        async with world.carried_out():
+            await bucket.decide(0, decode=2)
+            await bucket.is_acknowledged(0)
+        first = await bucket.acknowledgements()
+        await bucket.decide(0, decode=3)
+        await has_replicas(world, decode=3)
+        assert await bucket.acknowledgements() == first
+        async with world.carried_out():
+
+            async def renewed() -> bool:
+                return await bucket.acknowledgements() > first
+
+            await eventually(renewed)
+
+
 async def test_a_key_that_vanishes_leaves_the_counts_alone(
     world: World, nats_process: NatsProcess
 ) -> None:

@@ -80,9 +80,9 @@ app.kubernetes.io/component: nats
 {{/* Pod and container security contexts that pod security "restricted" accepts. */}}
 {{- define "mocker-operator.podSecurityContext" -}}
 runAsNonRoot: true
-runAsUser: 10000
-runAsGroup: 10000
-fsGroup: 10000
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -120,16 +120,16 @@ tolerations:
   verbs: [get, list, watch]
 - apiGroups: [mocker.dev]
   resources: [mockerdeployments/status]
-  verbs: [get, patch]
+  verbs: [patch]
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [services, configmaps]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]

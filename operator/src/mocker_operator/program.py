@@ -116,6 +116,7 @@ class Operator:
         )
 
     async def _pass(self, key: Key) -> float | None:
+        await self.source.tried()
         began = time.perf_counter()
         result = "error"
         try:

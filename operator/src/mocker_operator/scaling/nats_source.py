@@ -74,11 +74,19 @@ class NatsDecisionSource:
         self._states: dict[Key, DecisionState] = {}
         self._bucket: KeyValue | None = None
         self._revision = 0
+        self._tried = asyncio.Event()
 
     @property
     def synced(self) -> bool:
         """Whether the bucket is known."""
         return self._bucket is not None
+
+    async def tried(self) -> None:
+        """Wait until the bucket is known, or cannot be for the time being.
+
+        A pass before that would report a bucket that cannot be read, only to take it back at once.
+        """
+        await self._tried.wait()
 
     def state(self, key: Key) -> DecisionState | None:
         """Return what the bucket says about a resource; None while the bucket is not known."""
@@ -108,6 +116,7 @@ class NatsDecisionSource:
             except* (NatsError, SessionLost, TimeoutError, OSError) as group:
                 was_synced = self.synced
                 self._forget()
+                self._tried.set()
                 failures = 1 if was_synced else failures + 1
                 if failures == 1:
                     reason = _reason(_first(group))
@@ -142,6 +151,7 @@ class NatsDecisionSource:
             async for entry in watcher:
                 if entry is None:
                     self._states, self._bucket = states, bucket
+                    self._tried.set()
                     _log.info("planner decisions are followed: %d keys", len(states))
                     self._on_sync()
                     continue
@@ -173,6 +183,9 @@ async def _connect(url: str, closed: asyncio.Event) -> Client:
         url,
         name="mocker-operator",
         allow_reconnect=False,
+        # The client would try the first connection 60 times, 2 s apart, before it says anything.
+        max_reconnect_attempts=1,
+        reconnect_time_wait=0.1,
         connect_timeout=CONNECT_TIMEOUT_S,
         ping_interval=PING_INTERVAL_S,
         max_outstanding_pings=2,
@@ -216,7 +229,9 @@ def _apply(states: dict[Key, DecisionState], entry: KeyValue.Entry) -> Key | Non
     if scaled:
         new = replace(old, acknowledged_id=parse_acknowledgement(payload) if payload else None)
     else:
-        new = replace(_decided(payload, entry.created), acknowledged_id=old.acknowledged_id)
+        # Entries come in the order of their revisions: an acknowledgement before this decision was
+        # for an earlier one, even if a restarted planner has used the same id again.
+        new = _decided(payload, entry.created)
     if new == old:
         return None
     states[key] = new
