@@ -166,7 +166,8 @@ class Fleet:
             self._touched.add(number)
 
     def _start(self, now: float) -> None:
-        for number in sorted(self._touched):
+        touched = self._touched
+        for number in sorted(touched) if len(touched) > 1 else tuple(touched):
             worker = self._workers[number]
             if worker.ends_ms is not None:
                 continue

@@ -5,6 +5,7 @@ its id as key. The engine's cache compares keys after equal prefixes, so no hash
 """
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 
 from mocker_worker.engine import BlockKey
 
@@ -22,11 +23,12 @@ class PromptKeys:
 
     def keys(self, ids: Sequence[int], num_tokens: int) -> list[BlockKey]:
         """Return one key per full block of a prompt of `num_tokens` tokens."""
-        repeat = self._blocks_per_id
+        times = self._blocks_per_id
         num_blocks = num_tokens // self._block_size
-        if repeat:
-            keys: list[BlockKey] = [key for key in ids for _ in range(repeat)]
-            return keys[:num_blocks]
+        if times:
+            keys: list[BlockKey] = list(chain.from_iterable(map(repeat, ids, repeat(times))))
+            del keys[num_blocks:]
+            return keys
         return [self._mixed_key(ids, block) for block in range(num_blocks)]
 
     def _mixed_key(self, ids: Sequence[int], block: int) -> int:

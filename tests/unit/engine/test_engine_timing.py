@@ -157,3 +157,12 @@ def test_a_mixed_pass_costs_its_prefill_and_its_decode(make_engine) -> None:
     step = engine.step()
     assert step is not None
     assert step.duration_ms == 11.0
+
+
+def test_a_pass_that_only_recomputes_an_answer_takes_time(make_engine, drain) -> None:
+    engine = make_engine(num_gpu_blocks=30, max_num_batched_tokens=8, enable_prefix_caching=False)
+    for name in "ab":
+        engine.add_request(Request(name, [ord(name)] * 7, 80))
+    steps = drain(engine).steps
+    assert engine.num_preemptions > 0
+    assert all(step.duration_ms > 0 for step in steps)

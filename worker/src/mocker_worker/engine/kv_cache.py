@@ -5,6 +5,8 @@ scheduled, so later requests of the same pass can hit it. Events name parents be
 a content once, however many blocks hold it. A failed allocation leaves nothing behind.
 """
 
+from collections.abc import Collection
+
 from mocker_protocol.block_hash import BlockHash
 from mocker_protocol.engine_args import EngineArgs
 from mocker_protocol.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvCacheEvent
@@ -62,27 +64,49 @@ class KvCache:
         request.last_run = self._pool.hold(cached)
         request.num_blocks = request.num_registered_blocks = cached.num_blocks
         self._take(request, self._blocks_for(num_tokens) - cached.num_blocks)
-        self._register(request, num_tokens)
+        self._register(request, num_tokens, request.num_prompt_tokens)
+        self._settle(request)
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Extend the allocation to `num_tokens`; False, and nothing changes, if blocks lack."""
-        num_full, partial = divmod(num_tokens, self._block_size)
-        missing = num_full + (partial > 0) - request.num_blocks
+        missing = self._blocks_for(num_tokens) - request.num_blocks
         if missing > 0:
             if missing > self._pool.num_free:
                 return False
             self._take(request, missing)
-        if num_full > request.num_registered_blocks:
-            self._register(request, num_tokens)
+        self._register(request, num_tokens, request.num_prompt_tokens)
+        self._settle(request)
         return True
 
-    def free(self, request: Request) -> None:
-        """Take the request off its blocks; what they hold stays cached until it is evicted."""
+    def grow_together(self, requests: Collection[Request]) -> None:
+        """Extend the allocation of requests to their computed tokens; there is room for all."""
+        size, total = self._block_size, 0
+        for request in requests:
+            num_tokens = request.num_computed_tokens
+            if num_tokens <= request.settled_tokens:
+                continue
+            missing = -(-num_tokens // size) - request.num_blocks
+            request.num_blocks += missing
+            total += missing
+        self._evicted(self._pool.take(total))
+        for request in requests:
+            if request.num_computed_tokens > request.settled_tokens:
+                self._register(request, request.num_computed_tokens, request.num_prompt_tokens)
+                self._settle(request)
+
+    def free(self, request: Request, num_tokens: int) -> None:
+        """Take a request off its blocks; what they hold stays cached until it is evicted.
+
+        Args:
+            request: Who has no use for its blocks any more.
+            num_tokens: Tokens with KV, or that a pass has been scheduled to compute.
+        """
         if request.last_run is not None:
+            self._register(request, num_tokens, num_tokens)
             blank = request.num_blocks - request.num_registered_blocks
             self._pool.release(request.last_run, blank, request)
         request.last_run = None
-        request.num_blocks = request.num_registered_blocks = 0
+        request.num_blocks = request.num_registered_blocks = request.settled_tokens = 0
 
     def clear(self) -> bool:
         """Forget everything cached; False, and nothing changes, while requests hold blocks."""
@@ -105,15 +129,25 @@ class KvCache:
         return -(-num_tokens // self._block_size)
 
     def _take(self, request: Request, count: int) -> None:
-        evicted = self._pool.take(count)
         request.num_blocks += count
-        if evicted and self._publishing:
-            self._publish(BlockRemoved(tuple(_hash(key).sequence for key in evicted)))
+        self._evicted(self._pool.take(count))
 
-    def _register(self, request: Request, num_tokens: int) -> None:
-        """Make the blocks known that are full once `num_tokens` tokens are computed."""
+    def _evicted(self, keys: list[BlockKey]) -> None:
+        if keys and self._publishing:
+            self._publish(BlockRemoved(tuple(_hash(key).sequence for key in keys)))
+
+    def _register(self, request: Request, num_tokens: int, told_tokens: int) -> None:
+        """Make the blocks known that are full once `num_tokens` tokens are computed.
+
+        An answer that nobody else can know is not told before its blocks are let go: until then
+        only its first `told_tokens` tokens are.
+        """
+        if not self._caching:
+            return
+        if request.has_private_answer and told_tokens < num_tokens:
+            num_tokens = told_tokens
         start, end = request.num_registered_blocks, num_tokens // self._block_size
-        if not self._caching or end <= start:
+        if end <= start:
             return
         keys = request.keys_of(end, self._block_size)
         assert request.last_run is not None, "a running request has a place in the pool"
@@ -122,6 +156,16 @@ class KvCache:
         if self._publishing:
             for run in stored:
                 self._publish(_stored(run))
+
+    def _settle(self, request: Request) -> None:
+        """Note up to how many tokens the request can grow without the cache."""
+        size = self._block_size
+        settled = request.num_blocks * size
+        if self._caching:
+            told = request.num_registered_blocks
+            if not request.has_private_answer or told < request.num_prompt_tokens // size:
+                settled = min(settled, (told + 1) * size - 1)
+        request.settled_tokens = settled
 
     def _publish(self, event: KvCacheEvent) -> None:
         if self._publishing:

@@ -30,6 +30,12 @@ class PassLoad:
             self.billed.prefill_tokens += min(num_tokens, prompt_tokens - computed)
             self.billed.prefill_kv_tokens += computed
 
+    def charge(self) -> "BilledLoad":
+        """Return what the pass is charged for; a pass that only recomputes answers is not free."""
+        if self.billed.num_prefills or self.billed.num_decodes:
+            return self.billed
+        return BilledLoad(self.prefill_prompts.count, self.prefill_tokens, self.prefill_kv_tokens)
+
     def add_decode(self, context_tokens: int) -> None:
         """Count a request that computes nothing but the latest token of its context."""
         self.decode_contexts.add(context_tokens)

@@ -70,6 +70,7 @@ class Request:
         "request_id",
         "sampling_seed",
         "seed",
+        "settled_tokens",
         "status",
         "token_ids",
     )
@@ -127,7 +128,12 @@ class Request:
         """Blocks that it holds, alone or with others."""
         self.num_registered_blocks = 0
         """How many of them are full and known to the cache."""
+        self.settled_tokens = 0
+        """Tokens up to which it may grow without anything for the cache to do."""
         self.sampling_seed = 0
+
+    has_private_answer = False
+    """Whether no other request can hit blocks with generated tokens."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -170,6 +176,8 @@ class OutlineRequest(Request):
     """
 
     __slots__ = ("_answer_key",)
+
+    has_private_answer = True
 
     def __init__(
         self,

@@ -32,13 +32,14 @@ class Schedule:
         self.scheduled.append((request, num_tokens))
         self.budget -= num_tokens
 
-    def withdraw(self, request: Request) -> None:
-        """Take a request out again, if it is in, and give its tokens back to the budget."""
+    def withdraw(self, request: Request) -> int:
+        """Take a request out again and give its tokens back to the budget; returns how many."""
         for index, (scheduled, num_tokens) in enumerate(self.scheduled):
             if scheduled is request:
                 self.budget += num_tokens
                 del self.scheduled[index]
-                return
+                return num_tokens
+        return 0
 
 
 class Scheduler:
@@ -87,10 +88,9 @@ class Scheduler:
         for request in self.running:
             request.generate(passes)
             request.num_computed_tokens += passes
-            grown = self._kv_cache.grow(request, request.num_computed_tokens)
-            assert grown, "steady passes have room"
             if request.num_tokens >= request.end_tokens:
                 finished.append(request)
+        self._kv_cache.grow_together(self.running)
         return finished
 
     def _can_admit(self) -> bool:
@@ -125,14 +125,14 @@ class Scheduler:
         """Forget a request that is aborted, and free what it holds."""
         if request.status is RequestStatus.RUNNING:
             self.running.remove(request)
-            self._kv_cache.free(request)
+            self._kv_cache.free(request, request.num_computed_tokens)
         else:
             self.waiting.remove(request)
 
     def retire(self, finished: list[Request]) -> None:
         """Free the requests of a pass that have finished."""
         for request in finished:
-            self._kv_cache.free(request)
+            self._kv_cache.free(request, request.num_computed_tokens)
         self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
 
     def _schedule_running(self, plan: Schedule) -> None:
@@ -144,7 +144,8 @@ class Scheduler:
             computed = request.num_computed_tokens
             count = self._tokens_to_compute(request, computed, plan.budget)
             if count and (
-                self._kv_cache.grow(request, computed + count)
+                computed + count <= request.settled_tokens
+                or self._kv_cache.grow(request, computed + count)
                 or self._grow_by_preempting(request, computed + count, plan)
             ):
                 plan.add(request, count)
@@ -173,9 +174,9 @@ class Scheduler:
                 return True
 
     def _preempt(self, victim: Request, plan: Schedule) -> None:
-        plan.withdraw(victim)
+        scheduled = plan.withdraw(victim)
         plan.preempted += 1
-        self._kv_cache.free(victim)
+        self._kv_cache.free(victim, victim.num_computed_tokens + scheduled)
         victim.status = RequestStatus.PREEMPTED
         victim.num_preemptions += 1
         victim.num_computed_tokens = 0

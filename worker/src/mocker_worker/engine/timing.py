@@ -134,7 +134,7 @@ class PassTimer:
         """Return the pass's simulated length after the speedup ratios."""
         if self._speedup == 0:
             return 0.0
-        total_ms, billed = 0.0, load.billed
+        total_ms, billed = 0.0, load.charge()
         if billed.num_prefills:
             total_ms = self._timing.prefill_ms(billed) / self._speedup
         if billed.num_decodes and self._decodes:
