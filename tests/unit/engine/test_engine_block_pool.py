@@ -126,6 +126,12 @@ def test_content_computed_again_replaces_its_idle_twin() -> None:
     assert pool.take(1) == []
 
 
+def test_hashes_at_and_above_2_to_the_63_are_kept_as_they_are() -> None:
+    pool = BlockPool(1)
+    cache(pool, 2**64 - 1).leave()
+    assert pool.take(1) == [2**64 - 1]
+
+
 def test_a_pool_in_use_is_not_cleared() -> None:
     pool = BlockPool(2)
     owner = cache(pool, 10)

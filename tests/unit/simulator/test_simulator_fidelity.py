@@ -66,3 +66,17 @@ def same_arrivals(golden: dict, tmp_path: Path) -> list[str]:
     ]
     trace.write_text("\n".join(map(json.dumps, rows)))
     return ["--trace", str(trace)]
+
+
+@pytest.mark.parametrize(("blocks", "admitted_ms"), [(10, 1275.253323), (11, 108.333939)])
+def test_a_block_that_two_requests_computed_takes_room_twice(
+    blocks: int, admitted_ms: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two equal prompts of two whole blocks, and when Dynamo 1.6.1 admits a third request."""
+    trace = tmp_path / "twins.jsonl"
+    rows = [(0, 128, 50, [1, 2]), (0, 128, 50, [1, 2]), (100, 384, 5, [11, 12, 13, 14, 15, 16])]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    trace.write_text("\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows))
+    args = ["--trace", str(trace), "--trace-block-size", "64", "--num-gpu-blocks", str(blocks)]
+    _, found = run(args, tmp_path, capsys)
+    assert found[2]["first_admit_ms"] == pytest.approx(admitted_ms, abs=1e-5)
