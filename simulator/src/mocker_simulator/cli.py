@@ -13,11 +13,9 @@ from pathlib import Path
 
 from mocker_protocol import __version__
 from mocker_protocol.engine_args import InvalidEngineArgs
-from mocker_simulator import calibrate
 from mocker_simulator.engine_flags import add_engine_flags
 from mocker_simulator.manifest import InvalidManifest
 from mocker_simulator.progress import progress_bar
-from mocker_simulator.report import page
 from mocker_simulator.results import table, write_requests
 from mocker_simulator.routing import RoutingMode
 from mocker_simulator.run import InvalidUsage, make_fleet
@@ -55,6 +53,8 @@ def _run(arguments: argparse.Namespace) -> int:
         with Path(arguments.per_request).open("w") as file:
             write_requests(outcome.records, file)
     if arguments.report:
+        from mocker_simulator.report import page
+
         Path(arguments.report).write_text(page(outcome, summary, title=_title(arguments)))
     print(json.dumps(figures) if arguments.json else table(figures))
     return 0
@@ -66,6 +66,8 @@ def _title(arguments: argparse.Namespace) -> str:
 
 
 def _calibrate(arguments: argparse.Namespace) -> int:
+    from mocker_simulator import calibrate  # not needed by `run`, which starts fast
+
     gc.disable()
     print(calibrate.run(arguments))
     return 0

@@ -4,8 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mocker_protocol.engine_args import EngineArgs, load_engine_args
 from mocker_protocol.names import WorkerType
 from mocker_simulator.engine_flags import engine_flags
@@ -101,6 +99,8 @@ def make_workload(arguments: argparse.Namespace, block_size: int) -> Workload:
 def _deployment(file: str | None) -> Deployment | None:
     if file is None:
         return None
+    import yaml  # slow to import, and not needed without a manifest
+
     return read_deployment(yaml.safe_load(Path(file).read_text()))
 
 
