@@ -5,8 +5,9 @@ visible when it ends. A request that comes in during a run cuts it short after t
 into, so the next pass can admit it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 
 from mocker_protocol.names import WorkerType
 from mocker_simulator.records import SimulatedRequest, TokenGaps
@@ -90,8 +91,8 @@ class VirtualWorker:
         self._output = output = self.engine.run_pass()
         if output is None:
             return False
-        for request in output.admitted:
-            _note_admission(_simulated(request), now_ms, decodes=self._decodes)
+        for request in _simulated(output.admitted):
+            _note_admission(request, now_ms, decodes=self._decodes)
         self.ends_ms = now_ms + output.duration_ms
         return True
 
@@ -121,8 +122,8 @@ class VirtualWorker:
         """Run passes that end at `now_ms`; returns the requests that end with the last one."""
         first_ms, last_ms = run.pass_ms(0), run.pass_ms(passes - 1)
         on_time = 0
-        for request in self.engine.running:
-            record = _simulated(request).record
+        for request in _simulated(self.engine.running):
+            record = request.record
             if record.latest_token_ms == self._starts_ms:
                 on_time += 1
             else:
@@ -132,13 +133,12 @@ class VirtualWorker:
             record.received_tokens += passes
         if on_time:
             self._gaps.add_stretch(first_ms, last_ms, passes * on_time)
-        return [_simulated(request) for request in self.engine.run_decodes(passes)]
+        return list(_simulated(self.engine.run_decodes(passes)))
 
     def _end_pass(self, output: PassOutput, now_ms: float, listener: Listener) -> None:
         self._output = None
-        on_time = 0
-        for sampled, _ in output.sampled:
-            request = _simulated(sampled)
+        on_time, starts_ms = 0, self._starts_ms
+        for request in _simulated([request for request, _ in output.sampled]):
             record = request.record
             if self._prefills:
                 request.is_handed_over = True
@@ -146,11 +146,11 @@ class VirtualWorker:
                 listener.finished(request, now_ms)
                 continue
             record.received_tokens += 1
-            if record.latest_token_ms == self._starts_ms and record.first_token_ms is not None:
-                on_time += 1
-            elif record.first_token_ms is None:
+            if record.first_token_ms is None:
                 record.first_token_ms = now_ms
                 listener.prefilled(request)
+            elif record.latest_token_ms == starts_ms:
+                on_time += 1
             else:
                 self._gaps.add(now_ms - record.latest_token_ms)
             record.latest_token_ms = now_ms
@@ -162,9 +162,9 @@ class VirtualWorker:
             self._gaps.add_stretch(gap_ms, gap_ms, on_time)
 
 
-def _simulated(request: Request) -> SimulatedRequest:
-    assert isinstance(request, SimulatedRequest), "the simulator adds no other requests"
-    return request
+def _simulated(requests: Sequence[Request]) -> Sequence[SimulatedRequest]:
+    """Return the same requests: the simulator adds no others."""
+    return cast("Sequence[SimulatedRequest]", requests)
 
 
 def _note_admission(request: SimulatedRequest, now_ms: float, *, decodes: bool) -> None:

@@ -197,22 +197,23 @@ class EngineCore:
     def _execute(self, plan: Schedule) -> tuple[PassLoad, list[tuple[Request, int]]]:
         load = PassLoad()
         sampled: list[tuple[Request, int]] = []
+        contexts: list[int] = []
         finished: list[Request] = []
         for request, count in plan.scheduled:
-            computed = request.num_computed_tokens
-            num_tokens = request.num_tokens
-            if computed < request.prefill_end:
-                load.add_prefill(count, computed=computed, prompt_tokens=request.num_prompt_tokens)
+            computed, num_tokens = request.num_computed_tokens, request.num_tokens
+            if computed >= request.prefill_end:
+                contexts.append(num_tokens)
             else:
-                load.add_decode(num_tokens)
+                load.add_prefill(count, computed=computed, prompt_tokens=request.num_prompt_tokens)
+                if computed + count == num_tokens > request.num_prompt_tokens:
+                    load.billed.add_resumed(num_tokens)
             request.num_computed_tokens = computed = computed + count
             if computed == num_tokens:
-                if computed == request.prefill_end and request.num_output_tokens:
-                    load.billed.add_resumed(num_tokens)
                 sampled.append((request, request.generate(1)))
-                if request.num_tokens >= request.end_tokens:
+                if num_tokens + 1 >= request.end_tokens:
                     self._finish(request)
                     finished.append(request)
+        load.add_decodes(contexts)
         if finished:
             self._scheduler.retire(finished)
         return load, sampled

@@ -1,6 +1,7 @@
 """What one forward pass has to do: the sums that its time and its metrics are made of."""
 
 from dataclasses import dataclass, field
+from operator import mul
 
 from mocker_protocol.forward_pass import ScheduledRequests
 from mocker_worker.engine.moments import Moments
@@ -36,11 +37,13 @@ class PassLoad:
             return self.billed
         return BilledLoad(self.prefill_prompts.count, self.prefill_tokens, self.prefill_kv_tokens)
 
-    def add_decode(self, context_tokens: int) -> None:
-        """Count a request that computes nothing but the latest token of its context."""
-        self.decode_contexts.add(context_tokens)
-        self.billed.num_decodes += 1
-        self.billed.decode_kv_tokens += context_tokens
+    def add_decodes(self, contexts: list[int]) -> None:
+        """Count the requests that compute nothing but the latest token of their contexts."""
+        total = sum(contexts)
+        squares = sum(map(mul, contexts, contexts))
+        self.decode_contexts = Moments(len(contexts), total, squares)
+        self.billed.num_decodes += len(contexts)
+        self.billed.decode_kv_tokens += total
 
     def metrics(self) -> ScheduledRequests:
         """Describe the pass as forward-pass metrics do."""

@@ -142,13 +142,17 @@ class Scheduler:
             if request.status is not RequestStatus.RUNNING:
                 continue
             computed = request.num_computed_tokens
-            count = self._tokens_to_compute(request, computed, plan.budget)
+            count = 1  # the usual case, and most of all the work there is
+            if computed + 1 != request.num_tokens:
+                count = self._tokens_to_compute(request, computed, plan.budget)
+            wanted = computed + count
             if count and (
-                computed + count <= request.settled_tokens
-                or self._kv_cache.grow(request, computed + count)
-                or self._grow_by_preempting(request, computed + count, plan)
+                wanted <= request.settled_tokens
+                or self._kv_cache.grow(request, wanted)
+                or self._grow_by_preempting(request, wanted, plan)
             ):
-                plan.add(request, count)
+                plan.scheduled.append((request, count))
+                plan.budget -= count
 
     def _tokens_to_compute(self, request: Request, computed: int, budget: int) -> int:
         """Return the next chunk's length; 0 if it must not be cut and does not fit.
