@@ -6,12 +6,14 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # Name of the kind cluster that `run` makes; `test` makes its own beside it.
 CLUSTER ?= mocker
+# Image to use on a cluster that MOCKER_KUBECONFIG names; elsewhere it is built and loaded.
 IMAGE ?= localhost/mocker:dev
-export IMAGE
 
-# Loads the images and prepares a shell line for kubectl, helm and kind on the cluster.
+# Builds and loads the images, and prepares a shell line for kubectl, helm and kind.
 ON_CLUSTER = \
-	$(PYTHON) hack/cluster.py load --name $(CLUSTER) $(IMAGE); \
+	built="$$($(PYTHON) hack/cluster.py build-image --tag $(IMAGE))"; \
+	export IMAGE="$${built:-$(IMAGE)}"; \
+	$(PYTHON) hack/cluster.py load --name $(CLUSTER) "$$IMAGE"; \
 	export NATS_IMAGE="$$($(PYTHON) hack/cluster.py nats-image --name $(CLUSTER))"; \
 	eval "$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))";
 
@@ -24,7 +26,7 @@ setup: ## Install the locked dependencies and the project into .venv
 	@$(PYTHON) hack/setup.py
 
 .PHONY: run
-run: setup image ## From nothing to a planner's decision, told as a story
+run: setup cluster-up ## From nothing to a planner's decision, told as a story
 	@$(ON_CLUSTER) .venv/bin/python hack/run.py
 
 .PHONY: down
@@ -45,7 +47,7 @@ check: setup ## The one gate for style, types and layers
 	diff crds/mockerdeployments.mocker.dev.yaml charts/mocker-operator/crds/mockerdeployments.mocker.dev.yaml
 
 .PHONY: bench
-bench: setup image ## Measure the budgets; figures go to benchmarks/results.json
+bench: setup cluster-up ## Measure the budgets; figures go to benchmarks/results.json
 	@$(ON_CLUSTER) .venv/bin/python benchmarks/budgets.py
 
 .PHONY: cluster-up
@@ -57,7 +59,7 @@ cluster-down: ## Delete the kind cluster alone
 	@$(PYTHON) hack/cluster.py down --name $(CLUSTER)
 
 .PHONY: image
-image: cluster-up ## Build the one image of all programs
+image: ## Build the one image of all programs
 	@$(PYTHON) hack/cluster.py build-image --tag $(IMAGE)
 
 .PHONY: generate

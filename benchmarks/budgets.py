@@ -183,8 +183,11 @@ async def apply_to_ready(runs: int) -> Figure:
 
 
 def process_of(kubectl: Kubectl, pod: str) -> tuple[float, float]:
-    """Resident MiB and CPU seconds of a pod's first process."""
-    script = "cat /proc/1/status /proc/1/stat; getconf CLK_TCK"
+    """Resident MiB and CPU seconds of the pod's program."""
+    script = (
+        "p=$(grep -l ^mocker- /proc/[0-9]*/comm | head -1); p=${p%/comm}; "
+        "cat $p/status $p/stat; getconf CLK_TCK"
+    )
     said = kubectl.run("exec", pod, "--", "sh", "-c", script)
     resident_kib = int(re.search(r"VmRSS:\s+(\d+)", said).group(1))  # type: ignore[union-attr]
     *_, stat, ticks = said.splitlines()

@@ -72,9 +72,8 @@ def _cluster() -> dict[str, str]:
     _cluster_command("up", "--name", CLUSTER)
     environment = {"IMAGE": os.environ.get("IMAGE", IMAGE)}
     if "MOCKER_KUBECONFIG" not in os.environ:
-        environment["IMAGE"] = IMAGE
-        _cluster_command("build-image", "--tag", IMAGE)
-        _cluster_command("load", "--name", CLUSTER, IMAGE)
+        environment["IMAGE"] = _cluster_command("build-image", "--tag", IMAGE).strip()
+        _cluster_command("load", "--name", CLUSTER, environment["IMAGE"])
         environment["NATS_IMAGE"] = _cluster_command("nats-image", "--name", CLUSTER).strip()
     lines = _cluster_command("env", "--name", CLUSTER).splitlines()
     return environment | dict(_exported(line) for line in lines if line.startswith("export "))

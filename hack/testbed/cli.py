@@ -56,7 +56,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("assets", help="print a folder with kube-apiserver, etcd and kubectl")
     load = commands.add_parser("load", parents=[named], help="copy an image to the nodes")
     load.add_argument("image")
-    build = commands.add_parser("build-image", parents=[named], help="build the project's image")
+    build = commands.add_parser(
+        "build-image", parents=[named], help="build the project's image and print its name"
+    )
     build.add_argument("--tag", default=images.DEFAULT_TAG, help="its name (%(default)s)")
     build.add_argument("--base", help="base image instead of Python's public one or one made here")
     nats = "make localhost/nats-server, load it if the cluster is there, and print its name"
@@ -106,7 +108,7 @@ def _load(shop: Workshop, chosen: argparse.Namespace) -> None:
 
 def _build_image(shop: Workshop, chosen: argparse.Namespace) -> None:
     with docker.session(shop) as daemon:
-        images.build_project(shop, daemon, chosen.tag, base=chosen.base)
+        print(images.build_project(shop, daemon, chosen.tag, base=chosen.base))
 
 
 def _nats_image(shop: Workshop, chosen: argparse.Namespace) -> None:

@@ -32,8 +32,13 @@ _PASSED_ON = (
 _NATS_USER = 1000
 
 
-def build_project(shop: Workshop, docker: Docker, tag: str, *, base: str | None) -> None:
-    """Build the project's image; without `base` a public one is tried, then one made here."""
+def build_project(shop: Workshop, docker: Docker, tag: str, *, base: str | None) -> str:
+    """Build the project's image; without `base` a public one is tried, then one made here.
+
+    Returns:
+        The tag with the content's digest added, so that a changed image has another name and pods
+        that run the old one are replaced. Earlier such names are forgotten.
+    """
     base = base or _public_base(shop, docker) or _own_base(shop, docker)
     arguments = {"BASE_IMAGE": base} | {n: os.environ[n] for n in _PASSED_ON if n in os.environ}
     if base == base_image.reference():
@@ -47,6 +52,19 @@ def build_project(shop: Workshop, docker: Docker, tag: str, *, base: str | None)
         kept = ["--target=dependencies", f"--tag={_DEPENDENCIES_TAG}"]
         run([*command, *kept, "."], log=log, env=env, cwd=REPOSITORY)
         run([*command, f"--tag={tag}", "."], log=log, env=env, cwd=REPOSITORY)
+    return _named_by_content(docker, tag)
+
+
+def _named_by_content(docker: Docker, tag: str) -> str:
+    content = docker.output("image", "inspect", "--format={{.Id}}", tag).strip()
+    name = f"{tag}-{content.removeprefix('sha256:')[:12]}"
+    docker.output("tag", tag, name)
+    known = docker.output(
+        "images", f"--filter=reference={tag}-*", "--format={{.Repository}}:{{.Tag}}"
+    )
+    if old := sorted(set(known.split()) - {name}):
+        docker.output("rmi", *old)
+    return name
 
 
 def _public_base(shop: Workshop, docker: Docker) -> str | None:

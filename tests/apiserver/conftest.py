@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -28,26 +29,8 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 ACCOUNT = "mocker-operator"
 ACCOUNT_NAMESPACE = "default"
 OPERATOR_USER = f"system:serviceaccount:{ACCOUNT_NAMESPACE}:{ACCOUNT}"
-RULES = [
-    {
-        "apiGroups": ["mocker.dev"],
-        "resources": ["mockerdeployments"],
-        "verbs": ["get", "list", "watch"],
-    },
-    {"apiGroups": ["mocker.dev"], "resources": ["mockerdeployments/status"], "verbs": ["patch"]},
-    {
-        "apiGroups": ["apps"],
-        "resources": ["deployments"],
-        "verbs": ["list", "watch", "create", "patch", "delete"],
-    },
-    {
-        "apiGroups": [""],
-        "resources": ["services", "configmaps"],
-        "verbs": ["list", "watch", "create", "patch", "delete"],
-    },
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-    {"apiGroups": ["events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
-]
+RULES = yaml.safe_load((Path(__file__).parent.parent / "data/operator_rules.yaml").read_text())
+"""What the chart grants; a test of the chart compares."""
 
 KOPF_LEAVES_STREAMS = pytest.mark.filterwarnings(
     "ignore:.*unclosed (transport|.socket):ResourceWarning",

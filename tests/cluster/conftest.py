@@ -7,17 +7,17 @@ it is accepted there.
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import openai
 import pytest
 import yaml
-from mocker_planner.client import PlannerClient
 
 import chart
 from kubectl import Kubectl, KubectlError, until
+from mocker_planner.client import PlannerClient
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,7 +37,7 @@ def installed_chart() -> str:
     return chart.install()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def nats_url(installed_chart: str) -> Iterator[str]:
     with Kubectl(chart.NAMESPACE).forwarded(chart.NATS_SERVICE, 4222) as port:
         yield f"nats://127.0.0.1:{port}"
@@ -111,13 +111,15 @@ class Deployment:
             if event["regarding"]["name"] == self.name
         ]
 
-    @contextmanager
-    def client(self) -> Iterator[openai.AsyncOpenAI]:
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[openai.AsyncOpenAI]:
         """Yield the real client, talking to the frontend."""
         with self.kubectl.forwarded(f"service/{self.name}-frontend", 8000) as port:
-            yield openai.AsyncOpenAI(
-                base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=90
-            )
+            url = f"http://127.0.0.1:{port}/v1"
+            async with openai.AsyncOpenAI(
+                base_url=url, api_key="none", max_retries=0, timeout=90
+            ) as client:
+                yield client
 
 
 FAST = {"timing": {"fixed": {"prefillMs": 5, "decodeMs": 2}}, "blockSize": 16}

@@ -38,6 +38,16 @@ def pods_of(system: Kubectl, deployment: str) -> list[str]:
     ]
 
 
+def starting(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """States of the containers that run and are not ready."""
+    return [
+        status["state"]
+        for pod in pods
+        for status in pod["status"].get("containerStatuses", [])
+        if not status["ready"]
+    ]
+
+
 def kill_operator() -> None:
     system = Kubectl(chart.NAMESPACE)
     for pod in pods_of(system, OPERATOR):
@@ -70,6 +80,24 @@ def test_deleting_the_resource_removes_everything(
 ) -> None:
     deployment = deploy()
     deployment.kubectl.run("delete", "mockerdeployment", "mock", "--timeout=30s")
+    no_children("mock")
+
+
+def test_pods_that_must_go_while_they_start_do_not_wait_for_their_grace_period(
+    deploy: Any, no_children: Callable[[str], None]
+) -> None:
+    deployment = deploy()
+    kubectl = deployment.kubectl
+    for _ in range(3):
+        kubectl.run("scale", "deployment/mock-decode", "--replicas=4")
+        until(
+            "a container has started",
+            lambda: any("running" in state for state in starting(deployment.pods("decode"))),
+        )
+        kubectl.run("scale", "deployment/mock-decode", "--replicas=1")
+    kubectl.run("delete", "mockerdeployment", "mock", "--timeout=30s")
+    grace_s = 70
+    until("all pods are gone", lambda: not kubectl.items("pods"), timeout_s=grace_s / 2)
     no_children("mock")
 
 
@@ -128,9 +156,10 @@ def test_a_bad_spec_leaves_running_pods_as_they_are(deploy: Any) -> None:
 
 async def test_requests_are_answered_while_nats_is_away(deploy: Any) -> None:
     deployment = deploy()
-    with deployment.client() as client, scaled_to_zero(NATS):
-        answer = await client.completions.create(model="mock/model", prompt="hi", max_tokens=3)
-        assert answer.usage.completion_tokens == 3
+    async with deployment.client() as client:
+        with scaled_to_zero(NATS):
+            answer = await client.completions.create(model="mock/model", prompt="hi", max_tokens=3)
+            assert answer.usage.completion_tokens == 3
 
 
 def test_a_quota_that_is_used_up_shows_as_degraded(deploy: Any) -> None:

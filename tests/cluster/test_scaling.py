@@ -59,7 +59,7 @@ async def test_a_role_left_out_is_left_alone_and_zero_is_legal(
     decision = await planner.decide("mock", namespace, prefill=0)
     await planner.wait("mock", decision.decision_id, namespace, timeout_s=90)
     assert counts(deployment) == (0, 2)
-    with deployment.client() as client:
+    async with deployment.client() as client:
         answer = await client.completions.create(model="mock/model", prompt="hi", max_tokens=3)
     assert answer.usage.completion_tokens == 3
 
@@ -100,7 +100,7 @@ async def test_a_stream_of_thirty_seconds_is_finished_by_the_pod_that_must_go(
 ) -> None:
     deployment = deploy(decode=2, engine=SLOW_DECODE)
     namespace = deployment.kubectl.namespace
-    with deployment.client() as client:
+    async with deployment.client() as client:
         # Two streams, one on each decode worker: whichever goes, one of them is on it.
         first_tokens = asyncio.Queue[int]()
         streams = [
@@ -139,7 +139,7 @@ async def test_no_client_sees_an_error_while_workers_come_and_go(
 ) -> None:
     deployment = deploy(prefill=2, decode=3)
     namespace = deployment.kubectl.namespace
-    with deployment.client() as client:
+    async with deployment.client() as client:
         stop = asyncio.Event()
         load = [asyncio.create_task(keep_asking(client, stop), name=f"load-{n}") for n in range(8)]
         for prefill, decode in ((1, 1), (2, 3)):

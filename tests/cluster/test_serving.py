@@ -57,7 +57,7 @@ def test_waiting_for_readiness_does_not_return_before_the_new_spec_is_running(de
 
 async def test_a_stream_carries_one_chunk_per_token_and_ends_with_usage(deploy: Any) -> None:
     deployment = deploy()
-    with deployment.client() as client:
+    async with deployment.client() as client:
         stream = await client.chat.completions.create(
             model="mock/model",
             messages=PROMPT,
@@ -74,7 +74,7 @@ async def test_a_stream_carries_one_chunk_per_token_and_ends_with_usage(deploy: 
 
 async def test_prefill_runs_on_a_prefill_worker_and_decode_on_a_decode_worker(deploy: Any) -> None:
     deployment = deploy()
-    with deployment.client() as client:
+    async with deployment.client() as client:
         answer = await client.chat.completions.create(
             model="mock/model", messages=PROMPT, max_tokens=17
         )
@@ -91,7 +91,7 @@ async def test_only_prefill_workers_publish_events_and_the_events_name_the_promp
 ) -> None:
     deployment = deploy(prefill=2, decode=2)
     prompt = list(range(1000, 1000 + 16 * 5 + 3))
-    with deployment.client() as client:
+    async with deployment.client() as client:
         for _ in range(4):
             await client.completions.create(model="mock/model", prompt=prompt, max_tokens=4)
     namespace = f"{deployment.kubectl.namespace}-mock"

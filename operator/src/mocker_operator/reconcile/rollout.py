@@ -23,7 +23,7 @@ class Rollout:
     current: bool = False
     """Whether the counts are about the Deployment that is wanted."""
     pods: int = 0
-    """Pods that exist, terminating ones too, finished ones not."""
+    """Pods that exist, terminating ones too; finished ones that nobody deletes do not count."""
     failure: tuple[str, str] | None = None
     """Reason and message if the Deployment reports that it cannot make progress."""
 
@@ -76,9 +76,12 @@ def rollout(
 
 
 def _is_present(pod: Manifest, role: str) -> bool:
-    labels = pod["metadata"].get("labels") or {}
+    metadata = pod["metadata"]
+    if (metadata.get("labels") or {}).get(ROLE_LABEL) != role:
+        return False
+    # An evicted pod stays as a record; one that is being deleted is gone in a moment.
     phase = (pod.get("status") or {}).get("phase")
-    return labels.get(ROLE_LABEL) == role and phase not in _FINISHED
+    return "deletionTimestamp" in metadata or phase not in _FINISHED
 
 
 def _failure(live: Manifest, status: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -55,6 +55,9 @@ def _pod_spec(program: Program, template: TemplateSpec) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # The kernel drops a signal that the first process of its namespace has no handler for: a
+        # SIGTERM while Python starts would be lost, and the pod stay for its whole grace period.
+        "shareProcessNamespace": True,
         "terminationGracePeriodSeconds": program.drain_timeout_s + _EXIT_MARGIN_S,
         "securityContext": {
             "runAsNonRoot": True,
