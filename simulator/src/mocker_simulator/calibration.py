@@ -13,7 +13,7 @@ from statistics import fmean
 from mocker_protocol.engine_args import EngineArgs, StepTiming
 from mocker_simulator.fleet import Fleet, FleetSpec, Outcome
 from mocker_simulator.measured import Measured, replay_of
-from mocker_simulator.routing import RoundRobin
+from mocker_simulator.routing import round_robin
 from mocker_simulator.workload import Workload
 
 Rates = tuple[float, float, float, float]
@@ -37,7 +37,7 @@ def simulate(
 ) -> Outcome:
     """Run a load through one engine with this timing."""
     engine = args.model_copy(update={"timing_model": timing})
-    return Fleet(FleetSpec(engine, 1), load, make_router=RoundRobin, sampling=sampling).run()
+    return Fleet(FleetSpec(engine, 1), load, make_router=round_robin, sampling=sampling).run()
 
 
 def calibrate(

@@ -26,6 +26,12 @@ _ARGUMENTS = {
     "seed": "seed",
 }
 
+_ROUTING = {
+    "roundRobin": RoutingMode.ROUND_ROBIN,
+    "leastLoaded": RoutingMode.LEAST_LOADED,
+    "kv": RoutingMode.KV,
+}
+
 
 class InvalidManifest(ValueError):
     """A manifest that says nothing about a fleet; the text names the field and the remedy."""
@@ -55,7 +61,9 @@ def read_deployment(manifest: object) -> Deployment:
     shared = _engine(_mapping(spec, "engine"))
     if (longest := _mapping(spec, "model").get("maxModelLen")) is not None:
         shared.setdefault("max_model_len", longest)
-    routing = _mapping(spec, "frontend").get("routing")
+    routing = _mapping(spec, "frontend").get("routing", "roundRobin")
+    if routing not in _ROUTING:
+        raise InvalidManifest(f"frontend.routing: must be one of {', '.join(_ROUTING)}")
     return Deployment(
         replicas={role: _mapping(spec, role.value).get("replicas", 1) for role in roles},
         engine={
@@ -67,7 +75,7 @@ def read_deployment(manifest: object) -> Deployment:
             }
             for role in roles
         },
-        routing=RoutingMode.KV if routing == "kv" else RoutingMode.ROUND_ROBIN,
+        routing=_ROUTING[routing],
     )
 
 

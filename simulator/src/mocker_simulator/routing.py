@@ -1,8 +1,12 @@
-"""How a request finds its worker."""
+"""How a request finds its worker: the frontend's own policies, among virtual workers."""
 
+from collections import Counter
 from enum import StrEnum
 from typing import Protocol
 
+from mocker_frontend.registry import Worker
+from mocker_frontend.routing.policies import RoutingMode as FrontendMode
+from mocker_frontend.routing.policies import make_policy
 from mocker_simulator.records import SimulatedRequest
 from mocker_simulator.virtual_worker import VirtualWorker
 
@@ -11,6 +15,7 @@ class RoutingMode(StrEnum):
     """Names of the policies on the command line."""
 
     ROUND_ROBIN = "round-robin"
+    LEAST_LOADED = "least-loaded"
     KV = "kv"
 
 
@@ -30,23 +35,41 @@ class Router(Protocol):
         """Hear that a worker is done with a request."""
 
 
-class RoundRobin:
-    """Takes turns."""
+class FrontendRouter:
+    """A policy of the live frontend, with the requests that it has sent and not seen finished."""
 
     looks_at_caches = False
 
-    def __init__(self, workers: list[VirtualWorker]) -> None:
-        self._workers = workers
-        self._turn = 0
+    def __init__(self, workers: list[VirtualWorker], mode: FrontendMode) -> None:
+        self._policy = make_policy(mode)
+        self._workers = {f"{worker.number:09}": worker for worker in workers}
+        self._candidates = [
+            Worker(key, worker.engine.args.worker_type, url="")
+            for key, worker in self._workers.items()
+        ]
+        self._outstanding: Counter[str] = Counter()
+        self._sent: dict[int, str] = {}
 
     def choose(self, request: SimulatedRequest, now_ms: float) -> VirtualWorker:
-        """Return the worker whose turn it is."""
-        worker = self._workers[self._turn]
-        self._turn = (self._turn + 1) % len(self._workers)
-        return worker
+        """Return the worker that the policy takes."""
+        key = self._policy.choose(self._candidates, self._outstanding).key
+        self._outstanding[key] += 1
+        self._sent[request.record.index] = key
+        return self._workers[key]
 
     def prefilled(self, request: SimulatedRequest) -> None:
         """Nothing depends on it."""
 
     def completed(self, request: SimulatedRequest) -> None:
-        """Nothing depends on it."""
+        """Take a request off its worker's count."""
+        self._outstanding[self._sent.pop(request.record.index)] -= 1
+
+
+def round_robin(workers: list[VirtualWorker]) -> Router:
+    """Return a router that takes turns."""
+    return FrontendRouter(workers, FrontendMode.ROUND_ROBIN)
+
+
+def least_loaded(workers: list[VirtualWorker]) -> Router:
+    """Return a router that takes the worker with the fewest requests."""
+    return FrontendRouter(workers, FrontendMode.LEAST_LOADED)

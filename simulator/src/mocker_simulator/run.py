@@ -1,6 +1,7 @@
 """`mocker-simulator run`: from arguments to an outcome."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,17 @@ from mocker_simulator.engine_flags import engine_flags
 from mocker_simulator.fleet import Fleet, FleetSpec
 from mocker_simulator.kv_routing import KvRouter
 from mocker_simulator.manifest import Deployment, read_deployment
-from mocker_simulator.routing import RoundRobin, RoutingMode
+from mocker_simulator.routing import Router, RoutingMode, least_loaded, round_robin
 from mocker_simulator.synthetic import SyntheticLoad, generate
 from mocker_simulator.traces import read_trace
+from mocker_simulator.virtual_worker import VirtualWorker
 from mocker_simulator.workload import Workload
+
+_ROUTERS: dict[RoutingMode, Callable[[list[VirtualWorker]], Router]] = {
+    RoutingMode.ROUND_ROBIN: round_robin,
+    RoutingMode.LEAST_LOADED: least_loaded,
+    RoutingMode.KV: KvRouter,
+}
 
 
 class InvalidUsage(ValueError):
@@ -36,7 +44,7 @@ def make_fleet(arguments: argparse.Namespace, *, sampling: bool) -> Fleet:
     return Fleet(
         spec,
         make_workload(arguments, spec.entry.block_size),
-        make_router=KvRouter if RoutingMode(routing) is RoutingMode.KV else RoundRobin,
+        make_router=_ROUTERS[RoutingMode(routing)],
         concurrency=arguments.concurrency,
         sampling=sampling,
     )

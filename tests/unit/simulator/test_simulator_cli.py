@@ -82,6 +82,31 @@ def test_a_manifest_gives_fleet_and_engine_and_flags_outweigh_it(figures, tmp_pa
     assert figures("--deployment", str(file), *STEADY, "--workers", "1")["mean_ttft_ms"] >= 30
 
 
+def test_the_example_of_the_project_can_be_simulated(figures) -> None:
+    example = Path(__file__).parents[3] / "examples/disaggregated.yaml"
+    assert figures("--deployment", str(example), *STEADY)["num_requests"] == 30
+
+
+def test_least_loaded_routing_keeps_a_slow_request_company_of_nobody(
+    figures, tmp_path: Path
+) -> None:
+    trace, rows = tmp_path / "trace.jsonl", tmp_path / "rows.jsonl"
+    lengths = [2000, 5, 5, 5]
+    trace.write_text(
+        "".join(
+            json.dumps(
+                {"timestamp": 400 * i, "input_length": 9, "output_length": n, "hash_ids": [i]}
+            )
+            + "\n"
+            for i, n in enumerate(lengths)
+        )
+    )
+    args = ["--trace", str(trace), "--workers", "2", "--per-request", str(rows)]
+    figures(*args, "--routing", "least-loaded")
+    workers = [json.loads(line)["worker"] for line in rows.read_text().splitlines()]
+    assert workers == [0, 1, 1, 1]
+
+
 def test_an_azure_trace_is_read(figures, tmp_path: Path) -> None:
     trace = tmp_path / "azure.csv"
     trace.write_text(

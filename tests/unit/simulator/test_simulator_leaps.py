@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mocker_protocol.engine_args import EngineArgs, parse_engine_args
 from mocker_simulator.fleet import Fleet, FleetSpec, Outcome
-from mocker_simulator.routing import RoundRobin
+from mocker_simulator.routing import least_loaded
 from mocker_simulator.workload import Workload
 from mocker_worker.engine import EngineCore
 
@@ -69,7 +69,7 @@ def workload(rows: list[tuple[float, int, int, int]]) -> Workload:
 
 
 def simulate(spec: FleetSpec, load: Workload, concurrency: int | None) -> Outcome:
-    return Fleet(spec, load, make_router=RoundRobin, concurrency=concurrency).run()
+    return Fleet(spec, load, make_router=least_loaded, concurrency=concurrency).run()
 
 
 def pass_by_pass(run: Callable[[], Outcome]) -> Outcome:
