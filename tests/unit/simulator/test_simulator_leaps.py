@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mocker_protocol.engine_args import EngineArgs, parse_engine_args
 from mocker_simulator.fleet import Fleet, FleetSpec, Outcome
+from mocker_simulator.kv_routing import KvRouter
 from mocker_simulator.routing import least_loaded
 from mocker_simulator.workload import Workload
 from mocker_worker.engine import EngineCore
@@ -68,8 +69,11 @@ def workload(rows: list[tuple[float, int, int, int]]) -> Workload:
     )
 
 
-def simulate(spec: FleetSpec, load: Workload, concurrency: int | None) -> Outcome:
-    return Fleet(spec, load, make_router=least_loaded, concurrency=concurrency).run()
+def simulate(
+    spec: FleetSpec, load: Workload, concurrency: int | None, *, by_kv: bool = False
+) -> Outcome:
+    router = KvRouter if by_kv else least_loaded
+    return Fleet(spec, load, make_router=router, concurrency=concurrency).run()
 
 
 def pass_by_pass(run: Callable[[], Outcome]) -> Outcome:
@@ -95,13 +99,13 @@ def assert_same(ours: Outcome, plain: Outcome) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(rows=REQUESTS, engine=ENGINES, workers=st.integers(1, 2))
+@given(rows=REQUESTS, engine=ENGINES, workers=st.integers(1, 2), by_kv=st.booleans())
 def test_a_run_of_passes_is_what_its_passes_are(
-    rows: list[tuple[float, int, int, int]], engine: dict[str, object], workers: int
+    rows: list[tuple[float, int, int, int]], engine: dict[str, object], workers: int, by_kv: bool
 ) -> None:
     spec, load = FleetSpec(args(**engine), workers), workload(rows)
-    plain = pass_by_pass(lambda: simulate(spec, load, None))
-    assert_same(simulate(spec, load, None), plain)
+    plain = pass_by_pass(lambda: simulate(spec, load, None, by_kv=by_kv))
+    assert_same(simulate(spec, load, None, by_kv=by_kv), plain)
 
 
 @settings(max_examples=60, deadline=None)
