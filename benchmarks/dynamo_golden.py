@@ -72,7 +72,7 @@ def main() -> int:
         flags = parse(["--trace", str(CUT), *text.split()])
         cases[name] = {"args": text.split(), **replay(flags, with_requests=True)}
     source = "ai-dynamo 1.6.1, offline replay, engine type vllm, round-robin"
-    json.dump({"source": source, "trace": CUT.name, "cases": cases}, sys.stdout, indent=0)
+    print(json.dumps({"source": source, "trace": CUT.name, "cases": cases}))
     return 0
 
 
