@@ -7,9 +7,11 @@ works. What a file may hold but this engine does not do is refused by name, neve
 import json
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -31,7 +33,7 @@ UNSUPPORTED = frozenset(
     "aic_attention_dp_size aic_gemm_dtype aic_moe_dtype aic_fmha_dtype aic_kv_cache_dtype "
     "aic_comm_dtype aic_nextn aic_nextn_accept_rates aic_mtp_seed gpu_memory_utilization "
     "mem_fraction_static free_gpu_memory_fraction handoff_session_timeout_ms "
-    "kv_transfer_timing_mode kv_transfer_bandwidth kv_bytes_per_token num_g2_blocks num_g3_blocks "
+    "num_g2_blocks num_g3_blocks "
     "enable_g4_storage offload_batch_size bandwidth_g1_to_g2_gbps bandwidth_g2_to_g1_gbps "
     "bandwidth_g2_to_g3_gbps bandwidth_g3_to_g2_gbps bandwidth_g2_to_g4_gbps "
     "bandwidth_g4_to_g2_gbps response_replay_trace_path has_perf_model".split()
@@ -50,9 +52,31 @@ class PreemptionMode(StrEnum):
     FIFO = "fifo"
 
 
+class KvTransferTiming(StrEnum):
+    """Which tokens of a prompt a transfer of its KV costs time for."""
+
+    FULL_PROMPT = "full_prompt"
+    DESTINATION_MISSING = "destination_missing"
+
+
 def _named(enum: type[StrEnum]) -> BeforeValidator:
     """Take the wire word of an enum, which strict mode would refuse."""
     return BeforeValidator(lambda value: enum(value) if value in list(enum) else value)
+
+
+def _rising(values: tuple[float, ...]) -> tuple[float, ...]:
+    if len(values) < 2 or any(b <= a for a, b in pairwise(values)):
+        raise ValueError("must have two values or more, each greater than the one before")
+    return values
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401 - a validator sees whatever was sent
+    """Take JSON's lists, which strict mode would refuse for tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+Milliseconds = Annotated[float, Field(allow_inf_nan=False)]
+Axis = Annotated[tuple[Milliseconds, ...], AfterValidator(_rising)]
 
 
 class PolynomialTiming(BaseModel):
@@ -73,7 +97,61 @@ class FixedTiming(BaseModel):
     decode_ms: float = Field(ge=0)
 
 
-TimingModel = Annotated[PolynomialTiming | FixedTiming, Field(discriminator="type")]
+class StepTiming(BaseModel):
+    """Every pass costs ms = base + each amount of work times its own rate."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    type: Literal["step"]
+    base_ms: Milliseconds = Field(ge=0)
+    prefill_token_ms: Milliseconds = Field(ge=0)
+    """Per prompt token that is computed."""
+    decode_request_ms: Milliseconds = Field(ge=0)
+    """Per request that decodes a token."""
+    kv_token_ms: Milliseconds = Field(ge=0)
+    """Per token of context that is read: of decoding requests, and cached ones of prefills."""
+
+
+class ProfileTiming(BaseModel):
+    """Measured points; between and beyond them time is linear (decode: bilinear)."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    type: Literal["profile"]
+    prefill_isl: Axis
+    """New prompt tokens of a pass, ascending."""
+    prefill_ttft_ms: tuple[Milliseconds, ...]
+    """One per `prefill_isl`."""
+    decode_active_kv_tokens: Axis
+    """Sum of the decoding requests' contexts, ascending."""
+    decode_context_length: Axis
+    """Their mean context, ascending."""
+    decode_itl_ms: tuple[tuple[Milliseconds, ...], ...]
+    """A row per `decode_active_kv_tokens` with a value per `decode_context_length`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_lists(cls, data: Any) -> Any:  # noqa: ANN401 - a validator sees whatever was sent
+        if not isinstance(data, Mapping):
+            return data
+        return {name: _tuples(value) for name, value in data.items()}
+
+    @model_validator(mode="after")
+    def _tables_fit(self) -> Self:
+        if len(self.prefill_ttft_ms) != len(self.prefill_isl):
+            raise ValueError("prefill_ttft_ms: must have one value per prefill_isl")
+        rows, columns = len(self.decode_active_kv_tokens), len(self.decode_context_length)
+        if len(self.decode_itl_ms) != rows or any(len(r) != columns for r in self.decode_itl_ms):
+            raise ValueError(
+                "decode_itl_ms: must have a row per decode_active_kv_tokens, each with one value "
+                "per decode_context_length"
+            )
+        return self
+
+
+TimingModel = Annotated[
+    PolynomialTiming | FixedTiming | StepTiming | ProfileTiming, Field(discriminator="type")
+]
 
 
 class EngineArgs(BaseModel):
@@ -103,6 +181,13 @@ class EngineArgs(BaseModel):
     publish_kv_events: bool = True
     """Only with `enable_prefix_caching`; decode workers never publish."""
     timing_model: TimingModel = PolynomialTiming()
+    kv_transfer_bandwidth: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Gigabytes (1e9) a second from prefill to decode workers; None or 0 and less: no delay."""
+    kv_bytes_per_token: Annotated[Integer, Field(ge=0, le=MAX_INTEGER)] | None = None
+    """Size of a token's KV; None or 0: no delay."""
+    kv_transfer_timing_mode: Annotated[KvTransferTiming, _named(KvTransferTiming)] = (
+        KvTransferTiming.FULL_PROMPT
+    )
     seed: Annotated[Integer, Field(ge=0, le=MAX_INTEGER)] = 0
 
     @model_validator(mode="before")
@@ -141,6 +226,12 @@ class EngineArgs(BaseModel):
             and self.enable_prefix_caching
             and self.worker_type is not WorkerType.DECODE
         )
+
+    @property
+    def kv_transfer_ms_per_token(self) -> float:
+        """Time to send a token's KV from a prefill to a decode worker; 0 unless both are set."""
+        bandwidth, size = self.kv_transfer_bandwidth, self.kv_bytes_per_token
+        return size / (bandwidth * 1e6) if bandwidth and bandwidth > 0 and size else 0.0
 
     @property
     def kv_capacity_tokens(self) -> int:

@@ -11,6 +11,7 @@ from mocker_protocol.block_hash import BlockHash, hash_blocks
 from mocker_protocol.engine_args import parse_engine_args
 from mocker_protocol.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvCacheEvent
 from mocker_worker.engine import EngineCore, Request, StepOutput
+from mocker_worker.engine.block_pool import Run
 
 BLOCK_SIZE = 4
 
@@ -184,6 +185,15 @@ def test_same_calls_give_the_same_results(make_engine, drain) -> None:
     assert outcome() == outcome()
 
 
+def path(request: Request) -> list[Run]:
+    """The runs of a request's full blocks, last one first."""
+    runs, run = [], request.last_run
+    while run is not None:
+        runs.append(run)
+        run = run.parent
+    return runs
+
+
 class EngineMachine(RuleBasedStateMachine):
     """Requests come, are cancelled and run in a cache that is too small for them."""
 
@@ -241,7 +251,7 @@ class EngineMachine(RuleBasedStateMachine):
         request_id = data.draw(st.sampled_from(sorted(self.live)))
         assert self.engine.abort_request(request_id)
         request = self.live.pop(request_id)
-        assert request.block_ids == []
+        assert (request.num_blocks, request.last_run) == (0, None)
 
     @rule(count=st.integers(1, 8))
     def run(self, count: int) -> None:
@@ -267,7 +277,7 @@ class EngineMachine(RuleBasedStateMachine):
             if output.finish_reason is not None:
                 request = self.live.pop(output.request_id)
                 assert self.received[output.request_id] == self.expected[output.request_id]
-                assert request.block_ids == []
+                assert (request.num_blocks, request.last_run) == (0, None)
         assert (
             step.preempted
             or any(r.num_computed_tokens > before[name] for name, r in self.live.items())
@@ -282,10 +292,13 @@ class EngineMachine(RuleBasedStateMachine):
         engine, args = self.engine, self.engine.args
         assert engine.num_running + engine.num_waiting == len(self.live)
         assert engine.num_running <= (args.max_num_seqs or 0)
-        held = {block for request in self.live.values() for block in request.block_ids}
-        assert engine.kv_usage_ratio == len(held) / args.num_gpu_blocks
+        shared = {run for request in self.live.values() for run in path(request)}
+        blank = sum(r.num_blocks - r.num_registered_blocks for r in self.live.values())
+        held = blank + sum(len(run.keys) * (1 + len(run.twins)) for run in shared)
+        assert engine.kv_usage_ratio == held / args.num_gpu_blocks
         for request in self.live.values():
-            assert len(request.block_ids) * args.block_size >= request.num_computed_tokens
+            assert request.num_blocks * args.block_size >= request.num_computed_tokens
+            assert sum(len(run.keys) for run in path(request)) == request.num_registered_blocks
             assert request.num_cached_tokens < max(request.num_prompt_tokens, 1)
         if self.publishes:
             assert self.tree.parents == CacheTree.of(engine.cached_blocks()).parents

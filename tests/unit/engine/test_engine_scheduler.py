@@ -108,6 +108,17 @@ def test_blocks_of_a_scheduled_prompt_are_hits_for_later_prompts_of_the_same_pas
     assert step.scheduled.sum_prefill_kv_tokens == 8
 
 
+def test_computed_and_cached_tokens_add_up_to_the_prompts(make_engine, drain) -> None:
+    engine = make_engine(num_gpu_blocks=1000, max_num_batched_tokens=16)
+    prompts = [[i % 3] * (5 + 3 * i) for i in range(20)]
+    for i, prompt in enumerate(prompts):
+        engine.add_request(Request(str(i), prompt, 4))
+    computed = sum(step.scheduled.sum_prefill_tokens for step in drain(engine).steps)
+    assert engine.num_preemptions == 0
+    assert 0 < engine.prefix_cache_hits < sum(map(len, prompts))
+    assert computed + engine.prefix_cache_hits == sum(map(len, prompts))
+
+
 def test_a_fully_cached_prompt_computes_its_last_block_and_answers(make_engine, drain) -> None:
     engine = make_engine()
     for name in "ab":

@@ -12,6 +12,7 @@ from mocker_protocol.engine_args import (
     EngineArgs,
     FixedTiming,
     InvalidEngineArgs,
+    KvTransferTiming,
     PreemptionMode,
     load_engine_args,
     parse_engine_args,
@@ -63,6 +64,11 @@ WORKING = [
     ("worker_type", "decode", WorkerType.DECODE),
     ("publish_kv_events", False, False),
     ("seed", 7, 7),
+    ("kv_transfer_bandwidth", 64, 64.0),
+    ("kv_transfer_bandwidth", None, None),
+    ("kv_bytes_per_token", 131072, 131072),
+    ("kv_bytes_per_token", None, None),
+    ("kv_transfer_timing_mode", "destination_missing", KvTransferTiming.DESTINATION_MISSING),
 ]
 
 WRONG = [
@@ -98,6 +104,10 @@ WRONG = [
     ("timing_model", {"type": "external"}),
     ("timing_model", "polynomial"),
     ("seed", -1),
+    ("kv_transfer_bandwidth", "64"),
+    ("kv_bytes_per_token", -1),
+    ("kv_transfer_timing_mode", "never"),
+    ("timing_model", {"type": "step", "base_ms": -1}),
     ("is_prefill", 1),
     ("is_decode", "true"),
     ("num_gpu_block", 1),

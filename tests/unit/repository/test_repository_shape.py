@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = ("protocol", "worker", "frontend", "planner", "operator")
+PROGRAMS = ("protocol", "worker", "frontend", "planner", "operator", "simulator")
 CODE = (*PROGRAMS, "hack", "benchmarks")
 MAX_MODULE_LINES = 400
 MAX_TEST_LINES = 500

@@ -65,6 +65,27 @@ def test_flags_and_file_are_merged(tmp_path):
     assert (args.block_size, args.seed, args.worker_type) == (16, 3, "prefill")
 
 
+def test_a_profile_becomes_the_timing_model(tmp_path):
+    (tmp_path / "prefill_raw_data.json").write_text(
+        json.dumps({"prefill_isl": [1, 9], "prefill_ttft": [2, 3]})
+    )
+    (tmp_path / "decode_raw_data.json").write_text(
+        json.dumps(
+            {
+                "x_kv_usage": [0, 0, 1, 1],
+                "y_context_length": [1, 9, 1, 9],
+                "z_itl": [2, 3, 4, 5],
+                "max_kv_tokens": 100,
+            }
+        )
+    )
+    args = engine_args(parse("--planner-profile-data", str(tmp_path)))
+
+    assert args.timing_model.decode_active_kv_tokens == (0, 100)
+    with pytest.raises(InvalidEngineArgs, match="cannot be read"):
+        engine_args(parse("--planner-profile-data", str(tmp_path / "nothing.npz")))
+
+
 @pytest.mark.parametrize(
     ("data", "flags", "words"),
     [

@@ -137,6 +137,14 @@ async def test_prefill_workers_answer_one_token_and_the_hand_off(run_worker):
         assert params["remote_block_ids"] == [[0, 1, 2]]
 
 
+async def test_a_prefill_answer_waits_until_the_kv_has_been_transferred(run_worker):
+    transfer = {"kv_transfer_bandwidth": 1.0, "kv_bytes_per_token": 30_000_000}
+    async with run_worker(worker_type="prefill", **transfer) as worker:
+        began = asyncio.get_running_loop().time()
+        await call(worker, "POST", "/v1/completions", json={"prompt": list(range(10))})
+        assert asyncio.get_running_loop().time() - began >= 0.3
+
+
 async def test_decode_workers_do_not_compute_a_prompt_that_was_prefilled_elsewhere(run_worker):
     slow = {"type": "fixed", "prefill_ms": 60_000.0, "decode_ms": 1.0}
     async with run_worker(worker_type="decode", timing_model=slow) as worker:

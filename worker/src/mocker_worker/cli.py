@@ -14,10 +14,12 @@ from pathlib import Path
 from mocker_protocol.engine_args import (
     EngineArgs,
     InvalidEngineArgs,
+    KvTransferTiming,
     PreemptionMode,
     load_engine_args,
 )
 from mocker_protocol.names import Component, WorkerType
+from mocker_protocol.timing_profile import profile_from_json, profile_from_npz
 from mocker_worker import log
 from mocker_worker.config import WorkerConfig
 from mocker_worker.startup import cheap_imports
@@ -69,12 +71,36 @@ def engine_args(arguments: argparse.Namespace) -> EngineArgs:
         for flag, name in _ENGINE_FLAGS.items()
         if (value := getattr(arguments, flag)) is not None
     }
+    if arguments.planner_profile_data is not None:
+        given["timing_model"] = _read_profile(arguments.planner_profile_data)
     path: Path | None = arguments.extra_engine_args
     try:
         text = path.read_text(encoding="utf-8") if path is not None else "{}"
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidEngineArgs(f"--extra-engine-args {path}: cannot be read: {error}") from error
-    return load_engine_args(text, given)
+    args = load_engine_args(text, given)
+    if (
+        args.kv_transfer_ms_per_token
+        and args.kv_transfer_timing_mode is KvTransferTiming.DESTINATION_MISSING
+    ):
+        raise InvalidEngineArgs(
+            "kv_transfer_timing_mode: destination_missing is for the simulator alone, as a prefill "
+            "worker does not know what the decode worker has; use full_prompt"
+        )
+    return args
+
+
+def _read_profile(path: Path) -> dict[str, object]:
+    """Read an NPZ file, or a directory with the profiler's raw JSON files."""
+    try:
+        if path.is_dir():
+            files = path / "prefill_raw_data.json", path / "decode_raw_data.json"
+            return profile_from_json(*(file.read_text(encoding="utf-8") for file in files))
+        return profile_from_npz(path.read_bytes())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidEngineArgs(
+            f"--planner-profile-data {path}: cannot be read: {error}"
+        ) from error
 
 
 def worker_config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> WorkerConfig:
@@ -198,6 +224,12 @@ def _add_engine(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--preemption-mode", choices=[str(mode) for mode in PreemptionMode])
     parser.add_argument("--data-parallel-size", type=int, metavar="N")
     parser.add_argument("--startup-time", type=float, metavar="S")
+    parser.add_argument(
+        "--planner-profile-data",
+        type=Path,
+        metavar="PATH",
+        help="pass times: an NPZ file, or a directory with the profiler's raw JSON",
+    )
     parser.add_argument("--seed", type=int)
 
 

@@ -4,13 +4,25 @@ Everything here is pure and synchronous: no I/O, no clock, no logging. `EngineCo
 long a forward pass takes; the driver (real time) and the simulator (virtual time) let it pass.
 """
 
+from mocker_worker.engine.block_pool import BlockKey
 from mocker_worker.engine.core import EngineCore
-from mocker_worker.engine.outputs import StepOutput, TokenOutput
-from mocker_worker.engine.request import FinishReason, Request, RequestRefused, RequestStatus
+from mocker_worker.engine.decode_run import DecodeRun
+from mocker_worker.engine.outputs import PassOutput, StepOutput, TokenOutput
+from mocker_worker.engine.request import (
+    FinishReason,
+    OutlineRequest,
+    Request,
+    RequestRefused,
+    RequestStatus,
+)
 
 __all__ = [
+    "BlockKey",
+    "DecodeRun",
     "EngineCore",
     "FinishReason",
+    "OutlineRequest",
+    "PassOutput",
     "Request",
     "RequestRefused",
     "RequestStatus",

@@ -1,45 +1,71 @@
-"""The KV cache's blocks: who holds them, what they contain, and which one to give up next.
+"""The KV cache's blocks as a tree of runs: who holds them, what they contain, which one goes next.
 
-A block is *held* (by one request or more), *idle* (held by none, content still usable) or *blank*.
-Blank blocks are handed out first, then idle ones, least recently used first. Only held blocks may
-share a content: when the first of them is let go while a twin lives, it becomes blank, so the pool
-never keeps two idle copies. Policy (what to look up, when to publish) is `kv_cache`'s.
+A run is a stretch of full blocks that always had the same holders, hung below the run of the
+blocks before it, so a block's identity is its key and its path. Holding, letting go and evicting
+cost the same however long a run is. A run is *held* (by one request or more) or *idle*; idle
+blocks are evicted only when no blank ones are left, least recently used first and tails before
+heads. A content is in the tree once; who computes it again while others hold it has a *twin* of
+their blocks, which becomes blank when its owner leaves, or replaces theirs when they leave first.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mocker_protocol.block_hash import BlockHash
 
+BlockKey: TypeAlias = BlockHash | int
+"""What a full block holds. A hash where contents are published, any integer where they are not."""
+
+
+class Run:
+    """Consecutive full blocks with the same holders."""
+
+    __slots__ = ("children", "holders", "keys", "parent", "twins")
+
+    def __init__(self, keys: list[BlockKey], parent: "Run | None", holders: int) -> None:
+        self.keys = keys
+        self.parent = parent
+        self.holders = holders
+        self.children: dict[BlockKey, Run] = {}
+        """By the first key."""
+        self.twins: list[object] = []
+        """Holders that have blocks of their own for this content; at least one other has none."""
+
+
+@dataclass(slots=True)
+class CachedPrefix:
+    """The known blocks that some keys start with; valid until the pool changes."""
+
+    run: Run
+    """The deepest run that matches."""
+    length: int
+    """Blocks of `run` that match."""
+    num_blocks: int
+    num_idle: int
+    """How many of the blocks nobody holds."""
+
 
 @dataclass(frozen=True, slots=True)
-class BlockContent:
-    """What a full block holds, and the sequence hash of the block before it."""
+class StoredRun:
+    """Blocks whose content became known."""
 
-    block_hash: BlockHash
-    parent: int | None
+    parent: BlockKey | None
+    keys: list[BlockKey]
 
 
 class BlockPool:
-    """Fixed number of blocks, named 0..num_blocks-1. Every operation is O(1) per block."""
+    """Fixed number of blocks. Blocks without a known content are only counted."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self._holders: list[int] = []
-        """Per block that was ever used; the others are blank and unborn."""
-        self._content: list[BlockContent | None] = []
-        self._blank: list[int] = []
-        self._idle: OrderedDict[int, None] = OrderedDict()
-        self._block_with: dict[int, int] = {}
-        """Sequence hash to the block to hit; a held one wherever one is held."""
-        self._twins: dict[int, list[int]] = {}
-        """Sequence hash to further held blocks of the same content."""
-
-    @property
-    def num_held(self) -> int:
+        self.num_held = 0
         """Blocks that requests hold."""
-        return len(self._holders) - len(self._blank) - len(self._idle)
+        self._num_idle = 0
+        self._idle: OrderedDict[Run, None] = OrderedDict()
+        self.root = Run([], None, 1)
+        """The run before every first block: empty, and never idle."""
 
     @property
     def num_free(self) -> int:
@@ -48,115 +74,167 @@ class BlockPool:
 
     @property
     def num_cached(self) -> int:
-        """Distinct contents that a lookup can hit."""
-        return len(self._block_with)
+        """Blocks that a lookup can hit."""
+        return sum(len(run.keys) for run in self._runs())
 
-    def lookup(self, sequence_hash: int) -> int | None:
-        """Return a block with this content, or None."""
-        return self._block_with.get(sequence_hash)
+    def lookup(self, keys: list[BlockKey], limit: int) -> CachedPrefix:
+        """Return the longest known prefix of `keys`, of `limit` blocks at most."""
+        run, length, matched, idle = self.root, 0, 0, 0
+        while matched < limit:
+            child = run.children.get(keys[matched])
+            if child is None:
+                break
+            run, length = child, _common_length(child.keys, keys, matched, limit)
+            matched += length
+            if not child.holders:
+                idle += length
+            if length < len(child.keys):
+                break
+        return CachedPrefix(run, length, matched, idle)
 
-    def is_idle(self, block: int) -> bool:
-        """Whether the block is usable content that nobody holds."""
-        return block in self._idle
+    def hold(self, prefix: CachedPrefix) -> Run:
+        """Add a holder to the blocks of a prefix; returns its last run."""
+        run = prefix.run
+        if prefix.length < len(run.keys):
+            run = self._split(run, prefix.length)
+        step: Run | None = run
+        while step is not None:
+            self._add_holder(step)
+            step = step.parent
+        return run
 
-    def hold(self, block: int) -> None:
-        """Add a holder to a block that `lookup` returned."""
-        self._idle.pop(block, None)
-        self._holders[block] += 1
-
-    def take(self, count: int) -> tuple[list[int], list[int]]:
-        """Hand out blocks with unknown content, each with one holder.
-
-        Args:
-            count: At most `num_free`.
+    def take(self, count: int) -> list[BlockKey]:
+        """Hand out `count` blocks of unknown content, at most `num_free`.
 
         Returns:
-            The blocks, and the sequence hashes of contents that left the pool for them.
+            The contents that left the pool for them, children before parents.
         """
-        blocks: list[int] = []
-        evicted: list[int] = []
-        for _ in range(count):
-            if self._blank:
-                block = self._blank.pop()
-            elif len(self._holders) < self.num_blocks:
-                block = self._new_block()
+        lacking = count - (self.num_blocks - self.num_held - self._num_idle)
+        self.num_held += count
+        return self._evict(lacking) if lacking > 0 else []
+
+    def fill(self, run: Run, keys: list[BlockKey], holder: object) -> tuple[Run, list[StoredRun]]:
+        """Tell what taken blocks hold that follow `run`, the last run of their only holder.
+
+        Returns:
+            The holder's last run now, and the contents that were not known before.
+        """
+        start, stored = 0, list[StoredRun]()
+        while start < len(keys):
+            child = run.children.get(keys[start])
+            if child is None:
+                new = keys[start:]
+                stored.append(StoredRun(run.keys[-1] if run.keys else None, new))
+                return self._append(run, new), stored
+            length = _common_length(child.keys, keys, start, len(keys))
+            run = child if length == len(child.keys) else self._split(child, length)
+            if run.holders:
+                run.twins.append(holder)
             else:
-                block, _ = self._idle.popitem(last=False)
-                evicted.append(self._erase(block))
-            self._holders[block] = 1
-            blocks.append(block)
-        return blocks, evicted
+                self.num_held -= length
+            self._add_holder(run)
+            start += length
+        return run, stored
 
-    def fill(self, block: int, content: BlockContent) -> bool:
-        """Make a held block's content known; True if the pool did not have that content."""
-        sequence = content.block_hash.sequence
-        self._content[block] = content
-        twin = self._block_with.get(sequence)
-        if twin is None:
-            self._block_with[sequence] = block
-            return True
-        if twin in self._idle:
-            del self._idle[twin]
-            self._make_blank(twin)
-            self._block_with[sequence] = block
-        else:
-            self._twins.setdefault(sequence, []).append(block)
-        return False
-
-    def release(self, blocks: Sequence[int]) -> None:
-        """Take one holder off each block, the last one first, so that tails are evicted first."""
-        for block in reversed(blocks):
-            self._holders[block] -= 1
-            if self._holders[block] == 0:
-                self._let_go(block)
+    def release(self, run: Run, num_blank: int, holder: object) -> None:
+        """Take a holder off a path, and `num_blank` blocks of unknown content back."""
+        self.num_held -= num_blank
+        step: Run | None = run
+        while step is not None:
+            step.holders -= 1
+            if step.twins:
+                self._drop_twin(step, holder)
+            elif not step.holders:
+                self._idle[step] = None
+                self._num_idle += len(step.keys)
+                self.num_held -= len(step.keys)
+            step = step.parent
 
     def clear(self) -> None:
-        """Make every block blank; legal only while none is held."""
+        """Forget every content; legal only while no block is held."""
         if self.num_held:
             raise RuntimeError("the block pool cannot be cleared while requests hold blocks")
-        self._holders.clear()
-        self._content.clear()
-        self._blank.clear()
         self._idle.clear()
-        self._block_with.clear()
+        self._num_idle = 0
+        self.root.children.clear()
 
-    def contents(self) -> Iterator[BlockContent]:
-        """Yield what a lookup can hit, in no particular order."""
-        for block in self._block_with.values():
-            content = self._content[block]
-            if content is not None:
-                yield content
+    def contents(self) -> Iterator[StoredRun]:
+        """Yield what a lookup can hit, parents before children."""
+        for run in self._runs():
+            parent = run.parent
+            yield StoredRun(parent.keys[-1] if parent and parent.keys else None, list(run.keys))
 
-    def _new_block(self) -> int:
-        self._holders.append(0)
-        self._content.append(None)
-        return len(self._holders) - 1
+    def _runs(self) -> Iterator[Run]:
+        pending = list(self.root.children.values())
+        while pending:
+            run = pending.pop()
+            yield run
+            pending += run.children.values()
 
-    def _let_go(self, block: int) -> None:
-        content = self._content[block]
-        if content is None:
-            self._blank.append(block)
-        elif twins := self._twins.get(content.block_hash.sequence):
-            self._drop_twin(block, content.block_hash.sequence, twins)
+    def _add_holder(self, run: Run) -> None:
+        if not run.holders:
+            del self._idle[run]
+            self._num_idle -= len(run.keys)
+            self.num_held += len(run.keys)
+        run.holders += 1
+
+    def _split(self, run: Run, length: int) -> Run:
+        """Cut a run in two and return the head.
+
+        The tail keeps the identity, so that holders still name their last block by it. An idle
+        head joins the queue as the youngest: it is about to be held.
+        """
+        parent = run.parent
+        assert parent is not None, "the root has no blocks to cut"
+        head = Run(run.keys[:length], parent, run.holders)
+        head.twins = list(run.twins)
+        del run.keys[:length]
+        parent.children[head.keys[0]] = head
+        head.children[run.keys[0]] = run
+        run.parent = head
+        if not head.holders:
+            self._idle[head] = None
+        return head
+
+    def _drop_twin(self, run: Run, holder: object) -> None:
+        """Let a holder go from a content that exists more than once."""
+        if holder in run.twins:
+            run.twins.remove(holder)
+        elif run.holders == len(run.twins):
+            del run.twins[0]
         else:
-            self._idle[block] = None
+            return
+        self.num_held -= len(run.keys)
 
-    def _drop_twin(self, block: int, sequence: int, twins: list[int]) -> None:
-        if self._block_with[sequence] == block:
-            self._block_with[sequence] = twins.pop(0)
-        else:
-            twins.remove(block)
-        if not twins:
-            del self._twins[sequence]
-        self._make_blank(block)
+    def _append(self, run: Run, keys: list[BlockKey]) -> Run:
+        if run.holders == 1 and not run.children and run is not self.root:
+            run.keys += keys
+            return run
+        child = run.children[keys[0]] = Run(keys, run, 1)
+        return child
 
-    def _make_blank(self, block: int) -> None:
-        self._content[block] = None
-        self._blank.append(block)
+    def _evict(self, count: int) -> list[BlockKey]:
+        evicted: list[BlockKey] = []
+        self._num_idle -= count
+        while count:
+            run = next(iter(self._idle))
+            keys = run.keys
+            if len(keys) <= count:
+                del self._idle[run]
+                assert run.parent is not None, "the root is never idle"
+                del run.parent.children[keys[0]]
+            gone = keys[-count:]
+            del keys[-count:]
+            count -= len(gone)
+            gone.reverse()
+            evicted += gone
+        return evicted
 
-    def _erase(self, block: int) -> int:
-        content = self._content[block]
-        assert content is not None, "an idle block has content"
-        self._content[block] = None
-        del self._block_with[content.block_hash.sequence]
-        return content.block_hash.sequence
+
+def _common_length(run: list[BlockKey], keys: list[BlockKey], start: int, limit: int) -> int:
+    """Return how many of a run's blocks `keys[start:limit]` begins with."""
+    most = min(len(run), limit - start)
+    wanted = keys[start : start + most]
+    if (run if most == len(run) else run[:most]) == wanted:
+        return most
+    return next(i for i, key in enumerate(wanted) if key != run[i])

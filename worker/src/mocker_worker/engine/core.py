@@ -1,4 +1,4 @@
-"""One data-parallel rank of the mock engine, one forward pass at a time.
+"""One data-parallel rank of the mock engine, one forward pass at a time, or many alike at once.
 
 `step` has no clock: it schedules a pass, says how long it takes and what it yields, and leaves
 the engine as it is when the pass has ended. The caller lets the time go by before it delivers the
@@ -6,17 +6,20 @@ tokens. Requests may be added and aborted between two calls. Not thread-safe.
 """
 
 import sys
+from collections.abc import Sequence
 
 from mocker_protocol.engine_args import EngineArgs
 from mocker_protocol.kv_events import BlockStored, KvCacheEvent
 from mocker_protocol.names import WorkerType
 from mocker_worker.engine.admission import check_admissible
+from mocker_worker.engine.block_pool import BlockKey
+from mocker_worker.engine.decode_run import DecodeRun
 from mocker_worker.engine.kv_cache import KvCache
-from mocker_worker.engine.outputs import StepOutput, TokenOutput
+from mocker_worker.engine.outputs import PassOutput, StepOutput, TokenOutput
 from mocker_worker.engine.pass_load import PassLoad
 from mocker_worker.engine.prefix_cache_stats import PrefixCacheStats
 from mocker_worker.engine.request import FinishReason, Request, RequestRefused, RequestStatus
-from mocker_worker.engine.sampling import sample_token, stream_seed
+from mocker_worker.engine.sampling import stream_seed
 from mocker_worker.engine.scheduler import Schedule, Scheduler
 from mocker_worker.engine.timing import PassTimer
 
@@ -40,6 +43,11 @@ class EngineCore:
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do."""
         return bool(self._requests)
+
+    @property
+    def running(self) -> Sequence[Request]:
+        """Requests that hold blocks, in the order of admission."""
+        return self._scheduler.running
 
     @property
     def num_running(self) -> int:
@@ -85,7 +93,9 @@ class EngineCore:
             request.max_tokens = min(request.max_tokens, 1)
         check_admissible(request, self.args)
         request.sampling_seed = stream_seed(self.args.seed, request.request_id, request.seed)
-        self._kv_cache.hash_prompt(request)
+        request.end_tokens = min(
+            request.num_prompt_tokens + request.max_tokens, self._max_model_len
+        )
         self._requests[request.request_id] = request
         self._scheduler.waiting.append(request)
 
@@ -105,24 +115,69 @@ class EngineCore:
         return True
 
     def step(self) -> StepOutput | None:
+        """Run one forward pass and describe it for clients and metrics; None if idle."""
+        result = self.run_pass()
+        if result is None:
+            return None
+        return StepOutput(
+            duration_ms=result.duration_ms,
+            outputs=[_token_output(request, token_id) for request, token_id in result.sampled],
+            kv_events=self._kv_cache.take_events(),
+            scheduled=result.load.metrics(),
+            queued=self._scheduler.waiting.metrics(),
+            preempted=result.preempted,
+            num_running=result.num_running,
+            num_waiting=self.num_waiting,
+            kv_usage_ratio=result.kv_usage_ratio,
+        )
+
+    def run_pass(self) -> PassOutput | None:
         """Run one forward pass; None if there is no request."""
         if not self._requests:
             return None
         plan = self._scheduler.schedule()
         self.num_preemptions += plan.preempted
         num_running, kv_usage_ratio = self.num_running, self.kv_usage_ratio
-        load, outputs = self._execute(plan)
-        return StepOutput(
-            duration_ms=self._timer.duration_ms(load),
-            outputs=outputs,
-            kv_events=self._kv_cache.take_events(),
-            scheduled=load.metrics(),
-            queued=self._scheduler.waiting.metrics(),
+        load, sampled = self._execute(plan)
+        return PassOutput(
+            self._timer.duration_ms(load),
+            load=load,
+            sampled=sampled,
+            admitted=plan.admitted,
             preempted=plan.preempted,
             num_running=num_running,
-            num_waiting=self.num_waiting,
             kv_usage_ratio=kv_usage_ratio,
         )
+
+    def decode_run(self) -> DecodeRun | None:
+        """Describe the coming passes that can be run as one; None if the next one is special.
+
+        Nothing changes. The description holds until a request is added or aborted, or a pass run.
+        """
+        passes = self._scheduler.steady_passes()
+        if passes < 1:
+            return None
+        running = self._scheduler.running
+        contexts = sum(request.num_tokens for request in running)
+        cost = self._timer.decode_cost(len(running), contexts)
+        return DecodeRun(len(running), min(passes, cost.num_passes), cost)
+
+    def run_decodes(self, passes: int) -> list[Request]:
+        """Run so many passes of the `decode_run`, exactly as single passes would.
+
+        Returns:
+            The requests that end with the last of them.
+        """
+        finished = self._scheduler.decode(passes)
+        for request in finished:
+            self._finish(request)
+        if finished:
+            self._scheduler.retire(finished)
+        return finished
+
+    def count_cached(self, keys: list[BlockKey]) -> int:
+        """Return how many blocks of a prompt with these keys are cached."""
+        return self._kv_cache.count_cached(keys)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; False, and nothing changes, while requests hold blocks."""
@@ -139,35 +194,36 @@ class EngineCore:
         """
         return self._kv_cache.cached_chains()
 
-    def _execute(self, plan: Schedule) -> tuple[PassLoad, list[TokenOutput]]:
+    def _execute(self, plan: Schedule) -> tuple[PassLoad, list[tuple[Request, int]]]:
         load = PassLoad()
-        outputs: list[TokenOutput] = []
+        sampled: list[tuple[Request, int]] = []
+        contexts: list[int] = []
         finished: list[Request] = []
         for request, count in plan.scheduled:
-            computed = request.num_computed_tokens
-            num_tokens = len(request.token_ids)
-            if computed < request.prefill_end:
-                load.add_prefill(count, computed=computed, prompt_tokens=request.num_prompt_tokens)
+            computed, num_tokens = request.num_computed_tokens, request.num_tokens
+            if computed >= request.prefill_end:
+                contexts.append(num_tokens)
             else:
-                load.decode_contexts.add(num_tokens)
+                load.add_prefill(count, computed=computed, prompt_tokens=request.num_prompt_tokens)
+                if computed + count == num_tokens > request.num_prompt_tokens:
+                    load.billed.add_resumed(num_tokens)
             request.num_computed_tokens = computed = computed + count
             if computed == num_tokens:
-                output = self._sample(request)
-                outputs.append(output)
-                if output.finish_reason is not None:
+                sampled.append((request, request.generate(1)))
+                if num_tokens + 1 >= request.end_tokens:
+                    self._finish(request)
                     finished.append(request)
+        load.add_decodes(contexts)
         if finished:
             self._scheduler.retire(finished)
-        return load, outputs
+        return load, sampled
 
-    def _sample(self, request: Request) -> TokenOutput:
-        """Generate a request's next token, and end the request with its last one."""
-        position = request.num_output_tokens
-        token_id = sample_token(request.sampling_seed, position)
-        request.token_ids.append(token_id)
-        finish_reason = None
-        if position + 1 >= request.max_tokens or request.num_tokens >= self._max_model_len:
-            finish_reason = FinishReason.LENGTH
-            request.status = RequestStatus.FINISHED_LENGTH
-            del self._requests[request.request_id]
-        return TokenOutput(request.request_id, token_id, finish_reason, request.num_cached_tokens)
+    def _finish(self, request: Request) -> None:
+        request.status = RequestStatus.FINISHED_LENGTH
+        del self._requests[request.request_id]
+
+
+def _token_output(request: Request, token_id: int) -> TokenOutput:
+    ended = request.status is RequestStatus.FINISHED_LENGTH
+    finish_reason = FinishReason.LENGTH if ended else None
+    return TokenOutput(request.request_id, token_id, finish_reason, request.num_cached_tokens)

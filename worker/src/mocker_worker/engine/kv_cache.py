@@ -5,13 +5,12 @@ scheduled, so later requests of the same pass can hit it. Events name parents be
 a content once, however many blocks hold it. A failed allocation leaves nothing behind.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
-from mocker_protocol.block_hash import BlockHash, hash_blocks
+from mocker_protocol.block_hash import BlockHash
 from mocker_protocol.engine_args import EngineArgs
 from mocker_protocol.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvCacheEvent
-from mocker_worker.engine.block_pool import BlockContent, BlockPool
-from mocker_worker.engine.cached_chains import chains
+from mocker_worker.engine.block_pool import BlockKey, BlockPool, CachedPrefix, StoredRun
 from mocker_worker.engine.request import Request
 
 
@@ -23,6 +22,7 @@ class KvCache:
         self._caching = args.enable_prefix_caching
         self._publishing = args.publishes_kv_events
         self._pool = BlockPool(args.num_gpu_blocks)
+        self._nothing = CachedPrefix(self._pool.root, 0, 0, 0)
         self._events: list[KvCacheEvent] = []
 
     @property
@@ -30,56 +30,83 @@ class KvCache:
         """Share of the blocks that requests hold, 0..1; cached content that waits is not usage."""
         return self._pool.num_held / self._pool.num_blocks
 
-    def hash_prompt(self, request: Request) -> None:
-        """Hash a new request's full prompt blocks, once for all its life."""
-        if self._caching:
-            request.block_hashes = list(hash_blocks(request.token_ids, self._block_size))
+    @property
+    def num_held_blocks(self) -> int:
+        """Blocks that requests hold; a shared one counts once."""
+        return self._pool.num_held
 
-    def lookup(self, request: Request) -> list[int]:
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that could be allocated, cached ones that nobody holds included."""
+        return self._pool.num_free
+
+    def lookup(self, request: Request) -> CachedPrefix:
         """Return the cached blocks that the request's known tokens start with.
 
         The block of the last known token is never among them: a pass must compute something.
         """
-        blocks: list[int] = []
+        if not self._caching:
+            return self._nothing
         usable = (request.num_tokens - 1) // self._block_size
-        for block_hash in request.block_hashes[:usable]:
-            block = self._pool.lookup(block_hash.sequence)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+        return self._pool.lookup(request.keys_of(usable, self._block_size), usable)
 
-    def fits(self, request: Request, cached: Sequence[int]) -> bool:
+    def count_cached(self, keys: list[BlockKey]) -> int:
+        """Return how many blocks of a prompt with these keys are cached."""
+        return self._pool.lookup(keys, len(keys)).num_blocks
+
+    def fits(self, request: Request, cached: CachedPrefix) -> bool:
         """Whether all known tokens fit now, not only those of the first chunk."""
-        held = sum(not self._pool.is_idle(block) for block in cached)
+        held = cached.num_blocks - cached.num_idle
         return self._blocks_for(request.num_tokens) - held <= self._pool.num_free
 
-    def admit(self, request: Request, cached: Sequence[int], num_tokens: int) -> None:
+    def admit(self, request: Request, cached: CachedPrefix, num_tokens: int) -> None:
         """Allocate the first `num_tokens` tokens of a request that `fits`, on top of `cached`."""
-        for block in cached:
-            self._pool.hold(block)
-        request.block_ids = list(cached)
-        request.num_registered_blocks = len(cached)
-        self._take(request, self._blocks_for(num_tokens) - len(cached))
-        self._register(request, num_tokens)
+        request.last_run = self._pool.hold(cached)
+        request.num_blocks = request.num_registered_blocks = cached.num_blocks
+        self._take(request, self._blocks_for(num_tokens) - cached.num_blocks)
+        self._register(request, num_tokens, request.num_prompt_tokens)
+        self._settle(request)
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Extend the allocation to `num_tokens`; False, and nothing changes, if blocks lack."""
-        num_full, partial = divmod(num_tokens, self._block_size)
-        missing = num_full + (partial > 0) - len(request.block_ids)
+        missing = self._blocks_for(num_tokens) - request.num_blocks
         if missing > 0:
             if missing > self._pool.num_free:
                 return False
             self._take(request, missing)
-        if num_full > request.num_registered_blocks:
-            self._register(request, num_tokens)
+        self._register(request, num_tokens, request.num_prompt_tokens)
+        self._settle(request)
         return True
 
-    def free(self, request: Request) -> None:
-        """Take the request off its blocks; what they hold stays cached until it is evicted."""
-        self._pool.release(request.block_ids)
-        request.block_ids = []
-        request.num_registered_blocks = 0
+    def grow_together(self, requests: Collection[Request]) -> None:
+        """Extend the allocation of requests to their computed tokens; there is room for all."""
+        size, total = self._block_size, 0
+        for request in requests:
+            num_tokens = request.num_computed_tokens
+            if num_tokens <= request.settled_tokens:
+                continue
+            missing = -(-num_tokens // size) - request.num_blocks
+            request.num_blocks += missing
+            total += missing
+        self._evicted(self._pool.take(total))
+        for request in requests:
+            if request.num_computed_tokens > request.settled_tokens:
+                self._register(request, request.num_computed_tokens, request.num_prompt_tokens)
+                self._settle(request)
+
+    def free(self, request: Request, num_tokens: int) -> None:
+        """Take a request off its blocks; what they hold stays cached until it is evicted.
+
+        Args:
+            request: Who has no use for its blocks any more.
+            num_tokens: Tokens with KV, or that a pass has been scheduled to compute.
+        """
+        if request.last_run is not None:
+            self._register(request, num_tokens, num_tokens)
+            blank = request.num_blocks - request.num_registered_blocks
+            self._pool.release(request.last_run, blank, request)
+        request.last_run = None
+        request.num_blocks = request.num_registered_blocks = request.settled_tokens = 0
 
     def clear(self) -> bool:
         """Forget everything cached; False, and nothing changes, while requests hold blocks."""
@@ -96,49 +123,62 @@ class KvCache:
 
     def cached_chains(self) -> list[BlockStored]:
         """Return what is cached as the events that would build it, parents first."""
-        return chains(self._pool.contents())
+        return [_stored(run) for run in self._pool.contents()]
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
 
     def _take(self, request: Request, count: int) -> None:
-        blocks, evicted = self._pool.take(count)
-        request.block_ids += blocks
-        if evicted:
-            self._publish(BlockRemoved(tuple(evicted)))
+        request.num_blocks += count
+        self._evicted(self._pool.take(count))
 
-    def _register(self, request: Request, num_tokens: int) -> None:
-        """Make the blocks known that are full once `num_tokens` tokens are computed."""
+    def _evicted(self, keys: list[BlockKey]) -> None:
+        if keys and self._publishing:
+            self._publish(BlockRemoved(tuple(_hash(key).sequence for key in keys)))
+
+    def _register(self, request: Request, num_tokens: int, told_tokens: int) -> None:
+        """Make the blocks known that are full once `num_tokens` tokens are computed.
+
+        An answer that nobody else can know is not told before its blocks are let go: until then
+        only its first `told_tokens` tokens are.
+        """
         if not self._caching:
             return
+        if request.has_private_answer and told_tokens < num_tokens:
+            num_tokens = told_tokens
         start, end = request.num_registered_blocks, num_tokens // self._block_size
-        self._hash_generated(request, end)
-        hashes = request.block_hashes
-        parent = hashes[start - 1].sequence if start else None
-        run_parent, run = parent, list[BlockHash]()
-        for index in range(start, end):
-            block_hash = hashes[index]
-            is_new = self._pool.fill(request.block_ids[index], BlockContent(block_hash, parent))
-            if is_new:
-                run.append(block_hash)
-            else:
-                self._publish_run(run_parent, run)
-                run_parent, run = block_hash.sequence, []
-            parent = block_hash.sequence
-        self._publish_run(run_parent, run)
+        if end <= start:
+            return
+        keys = request.keys_of(end, self._block_size)
+        assert request.last_run is not None, "a running request has a place in the pool"
+        request.last_run, stored = self._pool.fill(request.last_run, keys[start:end], request)
         request.num_registered_blocks = end
+        if self._publishing:
+            for run in stored:
+                self._publish(_stored(run))
 
-    def _hash_generated(self, request: Request, num_blocks: int) -> None:
-        hashes = request.block_hashes
-        if len(hashes) < num_blocks:
-            tokens = request.token_ids[len(hashes) * self._block_size :]
-            parent = hashes[-1].sequence if hashes else None
-            hashes += hash_blocks(tokens, self._block_size, parent)
-
-    def _publish_run(self, parent: int | None, run: list[BlockHash]) -> None:
-        if run:
-            self._publish(BlockStored(parent, tuple(run)))
+    def _settle(self, request: Request) -> None:
+        """Note up to how many tokens the request can grow without the cache."""
+        size = self._block_size
+        settled = request.num_blocks * size
+        if self._caching:
+            told = request.num_registered_blocks
+            if not request.has_private_answer or told < request.num_prompt_tokens // size:
+                settled = min(settled, (told + 1) * size - 1)
+        request.settled_tokens = settled
 
     def _publish(self, event: KvCacheEvent) -> None:
         if self._publishing:
             self._events.append(event)
+
+
+def _stored(run: StoredRun) -> BlockStored:
+    parent = None if run.parent is None else _hash(run.parent).sequence
+    return BlockStored(parent, tuple(_hash(key) for key in run.keys))
+
+
+def _hash(key: BlockKey) -> BlockHash:
+    """Return the hash that a key is; requests with token ids have no other keys."""
+    if not isinstance(key, BlockHash):
+        raise TypeError("requests without token ids have no hashes: turn publish_kv_events off")
+    return key

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from mocker_protocol.forward_pass import QueuedRequests, ScheduledRequests
 from mocker_protocol.kv_events import KvCacheEvent
-from mocker_worker.engine.request import FinishReason
+from mocker_worker.engine.pass_load import PassLoad
+from mocker_worker.engine.request import FinishReason, Request
 
 
 class TokenOutput(NamedTuple):
@@ -17,6 +18,25 @@ class TokenOutput(NamedTuple):
     """Set on a request's last token only."""
     num_cached_tokens: int
     """Prompt tokens found in the prefix cache when the request was first admitted."""
+
+
+@dataclass(slots=True)
+class PassOutput:
+    """One forward pass, in the engine's own terms."""
+
+    duration_ms: float
+    """Simulated length of the pass after the speedup ratios; 0 when `speedup_ratio` is 0."""
+    load: PassLoad
+    sampled: list[tuple[Request, int]]
+    """Who got a token with the end of the pass, and its id, in the order of admission."""
+    admitted: list[Request]
+    """Who left the queue for this pass, after a preemption as well."""
+    preempted: int
+    """Requests that lost their KV in this pass."""
+    num_running: int
+    """Requests running during the pass, those that it finished included."""
+    kv_usage_ratio: float
+    """Share of the cache's blocks held by requests during the pass, 0..1."""
 
 
 @dataclass(slots=True)

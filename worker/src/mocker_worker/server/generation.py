@@ -28,6 +28,8 @@ class Generation:
     stream: TokenStream
     hand_off: dict[str, Any]
     """Top-level fields of the answer for the decode worker; empty without a hand-off."""
+    transfer_s: float = 0.0
+    """Seconds that the prompt's KV takes to the decode worker, before the answer is complete."""
 
 
 class Generator:
@@ -81,7 +83,8 @@ class Generator:
         except RequestRefused as error:
             raise InvalidRequest(error.field, str(error)) from error
         hand_off = self._hand_off(request, answer_id, driver, len(prompt))
-        return Generation(answer_id, model, driver, stream, hand_off)
+        transfer_s = len(prompt) * self._args.kv_transfer_ms_per_token / 1000 if hand_off else 0.0
+        return Generation(answer_id, model, driver, stream, hand_off, transfer_s)
 
     def _max_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
         limit, asked = self._args.max_model_len, request.answer_tokens()

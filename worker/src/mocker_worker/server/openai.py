@@ -1,5 +1,6 @@
 """Handlers of the OpenAI API: chat completions, completions and the list of models."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -108,6 +109,8 @@ class OpenAiApi:
                 return response
             while tokens[-1].finish_reason is None:
                 tokens += await generation.stream.next_tokens()
+            if generation.transfer_s:
+                await asyncio.sleep(generation.transfer_s)
         except EngineStopped as error:
             raise unavailable(str(error)) from error
         return self._whole(head, generation, tokens)

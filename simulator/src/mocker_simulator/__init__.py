@@ -1,0 +1,1 @@
+"""A fleet of mock engines in virtual time: the live engine's code with another clock."""
