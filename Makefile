@@ -6,16 +6,16 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # Name of the kind cluster that `run` makes; `test` makes its own beside it.
 CLUSTER ?= mocker
-# Image to use on a cluster that MOCKER_KUBECONFIG names; elsewhere it is built and loaded.
-IMAGE ?= localhost/mocker:dev
+# IMAGE=... names what is built and loaded. With MOCKER_KUBECONFIG it must be given, and name an
+# image that the cluster can pull.
+BUILD_IMAGE = $(PYTHON) hack/cluster.py build-image $(if $(IMAGE),--tag "$(IMAGE)")
 
 # Builds and loads the images, and prepares a shell line for kubectl, helm and kind.
 ON_CLUSTER = \
-	built="$$($(PYTHON) hack/cluster.py build-image --tag $(IMAGE))"; \
-	export IMAGE="$${built:-$(IMAGE)}"; \
+	IMAGE="$$($(BUILD_IMAGE))"; export IMAGE; \
 	$(PYTHON) hack/cluster.py load --name $(CLUSTER) "$$IMAGE"; \
-	export NATS_IMAGE="$$($(PYTHON) hack/cluster.py nats-image --name $(CLUSTER))"; \
-	eval "$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))";
+	NATS_IMAGE="$$($(PYTHON) hack/cluster.py nats-image --name $(CLUSTER))"; export NATS_IMAGE; \
+	lines="$$($(PYTHON) hack/cluster.py env --name $(CLUSTER))"; eval "$$lines";
 
 .PHONY: help
 help: ## Show this list
@@ -60,7 +60,7 @@ cluster-down: ## Delete the kind cluster alone
 
 .PHONY: image
 image: ## Build the one image of all programs
-	@$(PYTHON) hack/cluster.py build-image --tag $(IMAGE)
+	@$(BUILD_IMAGE)
 
 .PHONY: generate
 generate: setup ## Write the CRD again from the models

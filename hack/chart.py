@@ -18,17 +18,14 @@ def install() -> str:
     Returns:
         The helm command, as one could type it in the project's root.
     """
+    nats = os.environ.get("NATS_IMAGE", "")
     command = ["helm", "upgrade", "--install", RELEASE, "charts/mocker-operator"]
     command += ["--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"]
-    for prefix, image in (("image", os.environ["IMAGE"]), ("nats.image", _nats_image())):
+    for prefix, image in (("image", os.environ["IMAGE"]), ("nats.image", nats)):
         if image:
-            repository, _, tag = image.rpartition(":")
-            command += [
-                "--set",
-                f"{prefix}.repository={repository}",
-                "--set",
-                f"{prefix}.tag={tag}",
-            ]
+            repository, tag = split_reference(image)
+            command += ["--set-string", f"{prefix}.repository={repository}"]
+            command += ["--set-string", f"{prefix}.tag={tag}"]
     # Helm installs a missing CRD and never upgrades one.
     definitions = ["kubectl", "apply", "--server-side", "--force-conflicts", "--filename", "crds"]
     for each in (definitions, command):
@@ -36,5 +33,12 @@ def install() -> str:
     return " ".join(command)
 
 
-def _nats_image() -> str:
-    return os.environ.get("NATS_IMAGE", "")
+def split_reference(image: str) -> tuple[str, str]:
+    """An image's repository and tag; without a tag it is `latest`, as for every client.
+
+    A digest counts as a tag of `repository@sha256`: joined by a colon again, they name the same.
+    """
+    repository, _, tag = image.rpartition(":")
+    if not repository or "/" in tag:  # no colon, or only that of a registry's port
+        return image, "latest"
+    return repository, tag

@@ -1,7 +1,8 @@
 """The story of `make run`: from the chart to a planner's decision, on the cluster of KUBECONFIG.
 
 Every step is a command that a user could type; what it shows is read back from the cluster, the
-clients and the event stream. The last line is one JSON object.
+clients and the event stream. The last line is one JSON object. The exit code is 1 unless every
+request was answered, events were seen and the decision was acknowledged.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, contextmanager
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,9 @@ import openai
 from nats.js.api import ConsumerConfig, DeliverPolicy
 
 import chart
-from kubectl import Kubectl, until
+from kubectl import Kubectl, KubectlError, NotYet, until
 from mocker_planner.client import PlannerClient
+from mocker_planner.errors import PlannerError
 from mocker_protocol.kv_events import BlockStored, RouterEvent, decode_router_event
 from mocker_protocol.names import Component, WorkerType, dynamo_namespace
 
@@ -30,7 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMESPACE = os.environ.get("MOCKER_NAMESPACE", "default")
 NAME = "disaggregated"
 EXAMPLE = ROOT / "examples/disaggregated.yaml"
-PREFIX = "Tell me how a key-value cache block is stored, evicted and found again. " * 16
+PREFIX = (
+    "Run {run}. " + "Tell me how a key-value cache block is stored, evicted and found again. " * 16
+)
 QUESTION = "Question {number}: which of its neighbours leaves the cache first, and why? "
 REQUESTS = 8
 MAX_TOKENS = 32
@@ -60,14 +65,39 @@ class Traffic:
     mean_itl_ms: float
 
 
-async def chat(client: openai.AsyncOpenAI, model: str, number: int) -> tuple[int, float, float]:
+class StoryFailed(Exception):
+    """A step did not do what it should; the text says which."""
+
+
+# What a cluster, a client or a program may do to the story; anything else is a fault in it.
+_FAILURES = (
+    StoryFailed,
+    KubectlError,
+    NotYet,
+    PlannerError,
+    nats.errors.Error,
+    openai.OpenAIError,
+    subprocess.SubprocessError,
+    OSError,
+)
+
+
+def prompt(run: str, number: int) -> str:
+    """One request's text: a prefix that all of a run share, and its own question.
+
+    `run` comes first, so the blocks of an earlier run are no hits and events are published again.
+    """
+    return PREFIX.format(run=run) + QUESTION.format(number=number) * 8
+
+
+async def chat(client: openai.AsyncOpenAI, model: str, text: str) -> tuple[int, float, float]:
     """Stream one completion; return its tokens, TTFT and mean gap between tokens in ms."""
     asked = time.monotonic()
     arrivals: list[float] = []
     tokens = 0
     stream = await client.chat.completions.create(
         model=model,
-        messages=[{"role": "user", "content": PREFIX + QUESTION.format(number=number) * 8}],
+        messages=[{"role": "user", "content": text}],
         max_tokens=MAX_TOKENS,
         stream=True,
         stream_options={"include_usage": True},
@@ -83,16 +113,18 @@ async def chat(client: openai.AsyncOpenAI, model: str, number: int) -> tuple[int
 
 async def send_requests(base_url: str, model: str) -> Traffic:
     """Send the requests side by side, all with one long common prefix."""
+    run = uuid.uuid4().hex
     async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         answers = await asyncio.gather(
-            *(chat(client, model, number) for number in range(REQUESTS)), return_exceptions=True
+            *(chat(client, model, prompt(run, number)) for number in range(REQUESTS)),
+            return_exceptions=True,
         )
     good = [answer for answer in answers if not isinstance(answer, BaseException)]
     for answer in answers:
         if isinstance(answer, BaseException):
             print(f"request failed: {answer}", file=sys.stderr)
     if not good:
-        raise SystemExit("no request was answered")
+        raise StoryFailed("no request was answered")
     count = len(good)
     return Traffic(
         ok=count,
@@ -167,32 +199,62 @@ def role(kubectl: Kubectl, name: str) -> dict[str, int]:
     return counts
 
 
+def is_ready(kubectl: Kubectl) -> bool:
+    """Whether the resource's Ready condition is true."""
+    conditions = kubectl.get("mockerdeployment", NAME)["status"]["conditions"]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
 @contextmanager
-def failing_readably(kubectl: Kubectl) -> Any:  # noqa: ANN401 - a context manager's own type
+def failing_readably(*namespaces: Kubectl) -> Iterator[None]:
     """Show what the cluster says when a step fails."""
     try:
         yield
-    except BaseException:
-        for command in (["get", "mockerdeployments,pods", "-o", "wide"], ["get", "events"]):
-            done = subprocess.run(
-                ["kubectl", "--namespace", kubectl.namespace, *command],
-                capture_output=True,
-                text=True,
-            )
-            print(done.stdout[-4000:], file=sys.stderr)
+    except Exception:
+        for kubectl in namespaces:
+            for kinds in ("mockerdeployments", "pods", "events"):
+                with suppress(KubectlError):
+                    print(kubectl.run("get", kinds, "-o", "wide")[-4000:], file=sys.stderr)
         raise
 
 
-async def main() -> None:
-    """Tell the story."""
+def shortcomings(result: dict[str, Any]) -> list[str]:
+    """What keeps the result (the last line's object) from being a success."""
+    checks = {
+        "the resource is not Ready": result["ready"],
+        f"not all {REQUESTS} requests were answered": result["requests_ok"] == REQUESTS,
+        "no KV event was seen": result["kv_events"] > 0,
+        "the acknowledgement is of another decision": (
+            result["scaled_decision_id"] == result["decision_id"]
+        ),
+    }
+    return [what for what, holds in checks.items() if not holds]
+
+
+def main() -> int:
+    """Tell the story; return the exit code."""
+    try:
+        result = asyncio.run(tell())
+    except _FAILURES as error:
+        print(f"run.py: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    missing = shortcomings(result)
+    for what in missing:
+        print(f"run.py: {what}", file=sys.stderr)
+    print(json.dumps(result))
+    return 1 if missing else 0
+
+
+async def tell() -> dict[str, Any]:
+    """Tell the story; return what the last line holds."""
     story, kubectl, system = Story(), Kubectl(NAMESPACE), Kubectl(chart.NAMESPACE)
-    nodes = kubectl.get("nodes")["items"]
-    version = nodes[0]["status"]["nodeInfo"]["kubeletVersion"]
-    story.tell("cluster", f"{len(nodes)} node, Kubernetes {version}")
-    story.tell("chart", chart.install())
-    kubectl.run("apply", "--filename", str(EXAMPLE))
-    story.tell("resource", f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}")
-    with failing_readably(kubectl):
+    with failing_readably(kubectl, system):
+        nodes = kubectl.get("nodes")["items"]
+        version = nodes[0]["status"]["nodeInfo"]["kubeletVersion"]
+        story.tell("cluster", f"{len(nodes)} node, Kubernetes {version}")
+        story.tell("chart", chart.install())
+        kubectl.run("apply", "--filename", str(EXAMPLE))
+        story.tell("resource", f"kubectl apply -f {EXAMPLE.relative_to(ROOT)}")
         kubectl.run("wait", f"mockerdeployment/{NAME}", "--for=condition=Ready", "--timeout=120s")
         story.tell("ready", kubectl.run("get", "mockerdeployments"))
         with (
@@ -201,7 +263,7 @@ async def main() -> None:
         ):
             result = await play(story, kubectl, http_port, nats_port)
     tell_what_next(story)
-    print(json.dumps(result))
+    return result
 
 
 async def play(story: Story, kubectl: Kubectl, http_port: int, nats_port: int) -> dict[str, Any]:
@@ -241,7 +303,7 @@ async def play(story: Story, kubectl: Kubectl, http_port: int, nats_port: int) -
         + kubectl.run("get", "mockerdeployments"),
     )
     return {
-        "ready": True,
+        "ready": is_ready(kubectl),
         "requests_ok": traffic.ok,
         "output_tokens": traffic.output_tokens,
         "kv_events": len(events),
@@ -269,4 +331,4 @@ make down""",
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(main())

@@ -2,12 +2,14 @@
 
 import argparse
 import os
+import platform
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 
-from testbed import clusters, docker, images, tools
+from testbed import clusters, debian, docker, images, tools
 from testbed.console import Console
 from testbed.errors import TestbedError, Unavailable
 from testbed.workshop import Workshop, cache_folder
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what was asked for, 130 when interrupted.
     """
     chosen = _parser().parse_args(arguments)
+    os.environ["PATH"] = with_system_folders(os.environ.get("PATH", os.defpath))
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -33,11 +36,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _COMMANDS[chosen.command](Workshop.at(cache_folder(dict(os.environ)), console), chosen)
     except TestbedError as error:
         console.say(f"cluster.py {chosen.command}: {error}")
+        if chosen.command != "env" and not sys.stdout.isatty():
+            print(error)  # whoever reads the answer gets the reason; a shell would run `env`'s
         return _UNAVAILABLE if isinstance(error, Unavailable) else _FAILED
     except KeyboardInterrupt:
         console.say("interrupted; what was begun has been undone")
         return _INTERRUPTED
     return 0
+
+
+def with_system_folders(path: str) -> str:
+    """PATH with the folders of iptables and dockerd, which a plain `su` leaves out."""
+    folders = path.split(os.pathsep)
+    missing = [folder for folder in ("/usr/sbin", "/sbin") if folder not in folders]
+    return os.pathsep.join([*folders, *missing])
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -71,6 +83,16 @@ def _given_cluster() -> str | None:
     return os.environ.get("MOCKER_KUBECONFIG") or None
 
 
+def _image_for_given() -> str:
+    """IMAGE, without which nothing can be run on the user's cluster."""
+    if image := os.environ.get("IMAGE"):
+        return image
+    raise TestbedError(
+        "MOCKER_KUBECONFIG is set, so IMAGE must name an image that the cluster can pull: nothing "
+        "is built or loaded for it."
+    )
+
+
 def _unless_given(command: _Command, left_undone: str) -> _Command:
     """Do nothing but say so when the user brought a cluster."""
 
@@ -84,6 +106,12 @@ def _unless_given(command: _Command, left_undone: str) -> _Command:
 
 
 def _up(shop: Workshop, chosen: argparse.Namespace) -> None:
+    if given := _given_cluster():
+        _image_for_given()
+        shop.console.say(f"MOCKER_KUBECONFIG is set ({given}): that cluster is used as it is")
+        for name in ("kubectl", "helm"):
+            tools.ensure(shop, name)
+        return
     began = time.monotonic()
     clusters.up(shop, chosen.name)
     took_s = time.monotonic() - began
@@ -98,6 +126,7 @@ def _down(shop: Workshop, chosen: argparse.Namespace) -> None:
 
 
 def _assets(shop: Workshop, _chosen: argparse.Namespace) -> None:
+    debian.require_programs(shop, ["openssl"], needed_for="the tests' own API server")
     print(tools.assets(shop, os.environ.get("KUBEBUILDER_ASSETS")))
 
 
@@ -107,11 +136,19 @@ def _load(shop: Workshop, chosen: argparse.Namespace) -> None:
 
 
 def _build_image(shop: Workshop, chosen: argparse.Namespace) -> None:
+    if _given_cluster():
+        print(_image_for_given())
+        return
     with docker.session(shop) as daemon:
         print(images.build_project(shop, daemon, chosen.tag, base=chosen.base))
 
 
 def _nats_image(shop: Workshop, chosen: argparse.Namespace) -> None:
+    if platform.system() != "Linux":  # the server that pip has installed here is no Linux program
+        shop.console.say(
+            "this machine has no NATS server for Linux: the chart's public one is used"
+        )
+        return
     with docker.session(shop) as daemon:
         image = images.nats_image(shop, daemon)
         if clusters.exists(shop, daemon, chosen.name):
@@ -123,13 +160,12 @@ def _env(shop: Workshop, chosen: argparse.Namespace) -> None:
     print("\n".join(clusters.shell_lines(shop, chosen.name, _given_cluster())))
 
 
-_NO_IMAGE = "nothing is built or loaded, IMAGE must name one that the cluster can pull"
 _COMMANDS: dict[str, _Command] = {
-    "up": _unless_given(_up, "that cluster is used as it is"),
+    "up": _up,
     "down": _unless_given(_down, "that cluster is left alone"),
     "assets": _assets,
-    "load": _unless_given(_load, _NO_IMAGE),
-    "build-image": _unless_given(_build_image, _NO_IMAGE),
+    "load": _unless_given(_load, "nothing is loaded"),
+    "build-image": _build_image,
     "nats-image": _unless_given(_nats_image, "the chart's public NATS image is used"),
     "env": _env,
 }

@@ -1,12 +1,12 @@
 """Clusters: making, finding, loading and deleting them with kind."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
-from testbed import base_image, images, node_image, tools
+from testbed import base_image, debian, node_image, tools
 from testbed import docker as docker_daemon
 from testbed.docker import Docker
 from testbed.errors import CommandFailed, TestbedError
@@ -43,6 +43,7 @@ def up(shop: Workshop, name: str) -> None:
         started_here = docker_daemon.running(shop) is None
         try:
             docker = docker_daemon.ensure(shop)
+            _refuse_foreign(shop, docker, name)
             if name in _names(shop, docker) and not _revive(shop, docker, name):
                 shop.console.say(f"cluster {name} does not answer: it is made anew")
                 _delete(shop, docker, name)
@@ -62,24 +63,29 @@ def down(shop: Workshop, name: str, *, everything: bool) -> None:
             daemon.start()  # it died, and its containers may live on
         docker = docker_daemon.running(shop)
         if docker is None:
-            _forget(shop, name, everything=everything)
-            shop.console.say("no Docker daemon runs, so there is no cluster")
+            # What another daemon holds is still there when it runs again, so its marks stay.
+            shop.console.say("no Docker daemon runs, so there is no cluster to delete")
             return
+        if not everything:
+            _refuse_foreign(shop, docker, name)
         existing = _names(shop, docker)
-        doomed = [c for c in existing if c == name or (everything and _is_ours(shop, docker, c))]
+        doomed = [c for c in existing if (everything or c == name) and _is_ours(shop, docker, c)]
         for cluster in doomed:
             with shop.console.step(f"delete cluster {cluster}"):
                 _delete(shop, docker, cluster)
         if not doomed:
-            shop.console.say("no such cluster")
-        _forget(shop, name, everything=everything)
+            shop.console.say("nothing to delete: no such cluster was made here")
+        known = [mark.name for mark in _marks(shop).iterdir()] if everything else []
+        if not docker.private:
+            for gone in {name, *known} - set(existing):
+                _forget(shop, gone)
         if docker.private and set(existing) == set(doomed):
             daemon.stop()
 
 
 def exists(shop: Workshop, docker: Docker, name: str) -> bool:
-    """Whether the daemon has a cluster of this name."""
-    return name in _names(shop, docker)
+    """Whether the daemon has a cluster of this name that was made here."""
+    return name in _names(shop, docker) and _is_ours(shop, docker, name)
 
 
 def load(shop: Workshop, docker: Docker, image: str, *, name: str) -> None:
@@ -92,20 +98,19 @@ def load(shop: Workshop, docker: Docker, image: str, *, name: str) -> None:
 
 
 def shell_lines(shop: Workshop, name: str, given: str | None) -> list[str]:
-    """Lines for a shell's `eval`: the cluster, its NATS image, the daemon, and tools of ours."""
-    lines = [f"export KUBECONFIG={given or kubeconfig(name)}"]
-    if not given and images.nats_archive(shop).exists():
-        lines.append(f"export NATS_IMAGE={images.nats_reference()}")
+    """Lines for a shell's `eval`: the cluster, the daemon, and tools of ours."""
+    lines = [f"export KUBECONFIG={shlex.quote(given or str(kubeconfig(name)))}"]
     daemon = PrivateDaemon(shop)
     if daemon.answers():
-        lines.append(f"export DOCKER_HOST={daemon.host}")
+        lines.append(f"export DOCKER_HOST={shlex.quote(daemon.host)}")
     folders = []
     for tool in _COMMAND_LINE_TOOLS:
         path = tools.have(shop, tool)
         if path and path.is_relative_to(shop.cache) and str(path) != shutil.which(tool):
             folders.append(str(path.parent))
     if folders:
-        lines.append(f'export PATH="{os.pathsep.join(folders)}{os.pathsep}$PATH"')
+        ours = shlex.quote(os.pathsep.join(folders))
+        lines.append(f'export PATH={ours}{os.pathsep}"$PATH"')
     return lines
 
 
@@ -119,6 +124,7 @@ def _create(shop: Workshop, docker: Docker, name: str) -> None:
     config = kubeconfig(name)
     config.parent.mkdir(exist_ok=True)
     command = [_kind(shop), "create", "cluster", "--name", name, "--image", image]
+    _remember(shop, docker, name)
     try:
         with shop.console.step(f"create cluster {name}"):
             run(
@@ -130,7 +136,6 @@ def _create(shop: Workshop, docker: Docker, name: str) -> None:
     except BaseException:
         _delete(shop, docker, name)
         raise
-    _mark(shop, name).touch()
 
 
 def _node_image(shop: Workshop, docker: Docker) -> str:
@@ -141,6 +146,8 @@ def _node_image(shop: Workshop, docker: Docker) -> str:
         return stock
     reference = node_image.reference()
     if not docker.has_image(reference):
+        if not node_image.archive(shop).exists():
+            debian.require_root("Building a node image")
         archive = node_image.ensure(shop)
         with shop.console.step("load node image"):
             docker.load(archive, log=shop.log("load node image"))
@@ -165,7 +172,6 @@ def _revive(shop: Workshop, docker: Docker, name: str) -> bool:
             _wait_for_dns(shop, config, log=shop.log(f"look at {name}"))
         except CommandFailed:
             return False
-        _mark(shop, name).touch()
         return True
 
 
@@ -185,8 +191,10 @@ def _delete(shop: Workshop, docker: Docker, name: str) -> None:
     config = kubeconfig(name)
     command = [_kind(shop), "delete", "cluster", "--name", name, "--kubeconfig", str(config)]
     output(command, env=docker.environment, timeout_s=120)
-    config.unlink(missing_ok=True)
-    _mark(shop, name).unlink(missing_ok=True)
+    if docker.private:
+        config.unlink(missing_ok=True)
+    else:
+        _forget(shop, name)
 
 
 def _names(shop: Workshop, docker: Docker) -> list[str]:
@@ -197,20 +205,30 @@ def _kind(shop: Workshop) -> str:
     return str(tools.ensure(shop, "kind"))
 
 
-def _mark(shop: Workshop, name: str) -> Path:
-    """A file that says that the cluster was made here: on a shared daemon not every one was."""
+def _marks(shop: Workshop) -> Path:
+    """A folder with a file for each cluster that was made here on a daemon that others use too."""
     folder = shop.cache / "clusters"
     folder.mkdir(exist_ok=True)
-    return folder / name
+    return folder
+
+
+def _remember(shop: Workshop, docker: Docker, name: str) -> None:
+    if not docker.private:
+        (_marks(shop) / name).touch()
+
+
+def _forget(shop: Workshop, name: str) -> None:
+    (_marks(shop) / name).unlink(missing_ok=True)
+    kubeconfig(name).unlink(missing_ok=True)
 
 
 def _is_ours(shop: Workshop, docker: Docker, name: str) -> bool:
-    return docker.private or _mark(shop, name).exists()
+    return docker.private or (_marks(shop) / name).exists()
 
 
-def _forget(shop: Workshop, name: str, *, everything: bool) -> None:
-    marks = list((shop.cache / "clusters").glob("*")) if everything else [_mark(shop, name)]
-    for mark in marks:
-        mark.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            kubeconfig(mark.name).unlink()
+def _refuse_foreign(shop: Workshop, docker: Docker, name: str) -> None:
+    if name in _names(shop, docker) and not _is_ours(shop, docker, name):
+        raise TestbedError(
+            f"the kind cluster {name} was not made here, so it is left alone: choose another name "
+            f"(--name, or CLUSTER= for make), or delete it with `kind delete cluster --name {name}`"
+        )

@@ -34,7 +34,6 @@ class Console:
         self._tty = stream.isatty()
         self._running: dict[str, float] = {}
         self._guard = threading.Lock()
-        self._wake = threading.Event()
         self._ticker: threading.Thread | None = None
 
     def say(self, text: str) -> None:
@@ -71,7 +70,8 @@ class Console:
             self._ticker.start()
 
     def _tick(self) -> None:
-        while not self._wake.wait(_TTY_PERIOD_S if self._tty else _LOG_PERIOD_S):
+        while True:
+            time.sleep(_TTY_PERIOD_S if self._tty else _LOG_PERIOD_S)
             with self._guard:
                 if self._running:
                     line = status_line(self._running, time.monotonic())

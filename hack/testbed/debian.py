@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from testbed import versions
-from testbed.errors import MissingProgram
+from testbed.errors import MissingProgram, Unavailable
 from testbed.process import run, succeeds
 from testbed.workshop import Workshop
 
@@ -20,6 +20,7 @@ _PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "zstd": "zstd",
     "tar": "tar",
+    "openssl": "openssl",
 }
 _ARCHIVE_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -46,6 +47,19 @@ def require_programs(shop: Workshop, names: Sequence[str], *, needed_for: str) -
             _install(shop, packages)
         if "docker" in names and shutil.which("docker") is None:
             _install(shop, ["docker-cli"])  # a package of its own from Debian 13 on
+
+
+def require_root(needed_for: str) -> None:
+    """Refuse what mmdebstrap and chroot do as root only.
+
+    Raises:
+        Unavailable: for any other user.
+    """
+    if os.geteuid() != 0:
+        raise Unavailable(
+            f"{needed_for} needs root. Run this as root, or use a Docker daemon that can pull from "
+            "an image registry, or set MOCKER_KUBECONFIG to the kubeconfig of a cluster of yours."
+        )
 
 
 def _install(shop: Workshop, packages: Sequence[str]) -> None:
@@ -84,6 +98,7 @@ def root_file_system(
 
     `uploads` are this machine's files that take the same place in the system.
     """
+    require_root("Making a Debian root file system")
     mirror = os.environ.get("MOCKER_DEBIAN_MIRROR")
     command = [
         "mmdebstrap",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from testbed import versions
 from testbed.private_daemon import PrivateDaemon
-from testbed.process import output, pipe, succeeds
+from testbed.process import output, pipe, run, succeeds
 from testbed.workshop import Workshop
 
 _PULL_ANSWER_S = 20.0
@@ -36,7 +36,10 @@ class Docker:
         return succeeds(["docker", "image", "inspect", reference], env=self.environment)
 
     def load(self, archive: Path, *, log: Path) -> None:
-        """Load a zstd image file."""
+        """Load an image file: a tar, or one that zstd compressed."""
+        if archive.suffix != ".zst":
+            run(["docker", "load", "--input", str(archive)], log=log, env=self.environment)
+            return
         pipe(["zstd", "-dc", str(archive)], ["docker", "load"], log=log, env=self.environment)
 
     def pull(self, shop: Workshop, reference: str) -> bool:

@@ -1,10 +1,12 @@
 """What a private Docker daemon changes on the machine, so that all of it can be taken back.
 
 A snapshot is taken before the daemon starts. Only what is new since then, and names Docker's chains
-or our bridges, is removed; a firewall or another daemon keeps its own.
+or our bridges, is removed; a firewall keeps its own. While another daemon runs, only rules that
+name our bridges go.
 """
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -17,8 +19,9 @@ from testbed.errors import CommandFailed
 from testbed.process import output, succeeds
 
 _TABLES = [(c, t) for c in ("iptables", "ip6tables") for t in ("filter", "nat", "raw", "mangle")]
+_FORWARDING = "net/ipv4/ip_forward"
 _SYSCTLS = (
-    "net/ipv4/ip_forward",
+    _FORWARDING,
     # kubelet sets these through its privileged node, in every kind cluster.
     "vm/overcommit_memory",
     "kernel/panic",
@@ -69,17 +72,29 @@ def prepare() -> None:
     A daemon that finds forwarding off turns it on and makes DROP the machine's policy for
     forwarded packets; one that finds it on leaves the policy alone.
     """
-    _sysctl("net/ipv4/ip_forward").write_text("1")
+    _sysctl(_FORWARDING).write_text("1")
     instances = _sysctl("fs/inotify/max_user_instances")
     if int(instances.read_text()) < _INOTIFY_INSTANCES:
         instances.write_text(str(_INOTIFY_INSTANCES))
 
 
-def restore(before: HostState, *, bridges: Sequence[str]) -> None:
-    """Take back what came since `before` and belongs to Docker or these bridges."""
+def docker_runs() -> bool:
+    """Whether a Docker daemon runs on this machine, whoever started it."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # a process that has ended meanwhile
+            if Path(os.fsdecode(file.read_bytes().split(b"\0")[0])).name == "dockerd":
+                return True
+    return False
+
+
+def restore(before: HostState, *, bridges: Sequence[str], shared: bool) -> None:
+    """Take back what came since `before` and belongs to Docker or these bridges.
+
+    With `shared` another daemon runs, and Docker's chains and forwarding are left to it.
+    """
     for command, table in _TABLES:
         old = before.rules.get(f"{command} {table}", [])
-        for change in removals(old, _rules(command, table), bridges=bridges):
+        for change in removals(old, _rules(command, table), bridges=bridges, shared=shared):
             succeeds([command, "-w", "-t", table, *change])
     for bridge in bridges:
         if Path("/sys/class/net", bridge).exists():
@@ -88,18 +103,23 @@ def restore(before: HostState, *, bridges: Sequence[str]) -> None:
         if link not in before.links and _is_orphan(link):
             succeeds(["ip", "link", "delete", link])
     for name, value in before.settings.items():
+        if shared and name == _FORWARDING:
+            continue
         if _sysctl(name).read_text().strip() != value:
             _sysctl(name).write_text(value)
 
 
 def removals(
-    before: Sequence[str], after: Sequence[str], *, bridges: Sequence[str]
+    before: Sequence[str], after: Sequence[str], *, bridges: Sequence[str], shared: bool
 ) -> Iterator[list[str]]:
-    """The iptables arguments that remove our lines of `iptables -S`: rules first, then chains."""
-    ours = re.compile(
-        "|".join([r"\bDOCKER\b", r"\bDOCKER-", *(rf"{re.escape(b)}(?![\w.-])" for b in bridges)])
-    )
-    new = [line for line in after if line not in before and ours.search(line)]
+    """The iptables arguments that remove our lines of `iptables -S`: rules first, then chains.
+
+    With `shared` only rules that name one of the bridges are ours.
+    """
+    words = [rf"{re.escape(bridge)}(?![\w.-])" for bridge in bridges]
+    if not shared:
+        words += [r"\bDOCKER\b", r"\bDOCKER-"]
+    new = [line for line in after if line not in before and any(re.search(w, line) for w in words)]
     yield from (["-D", *shlex.split(line)[1:]] for line in new if line.startswith("-A "))
     chains = [line.split()[1] for line in new if line.startswith("-N ")]
     yield from (["-F", chain] for chain in chains)

@@ -92,13 +92,23 @@ def write_compressed(target: Path, images: Mapping[str, tuple[Path, ImageSetting
     command = ["zstd", "-q", "-T0", "-3", "-o", str(target)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as zstd:
         assert zstd.stdin is not None
-        archive_file = ImageArchive(zstd.stdin)
-        for name, (layer, settings) in images.items():
-            archive_file.add(name, layer, settings)
-        archive_file.close()
+        _write(zstd.stdin, images)
         zstd.stdin.close()
     if zstd.returncode:
         raise TestbedError(f"zstd could not write {target} (status {zstd.returncode})")
+
+
+def write_plain(target: Path, images: Mapping[str, tuple[Path, ImageSettings]]) -> None:
+    """Write the same uncompressed, which asks for no program."""
+    with target.open("wb") as file:
+        _write(file, images)
+
+
+def _write(file: IO[bytes], images: Mapping[str, tuple[Path, ImageSettings]]) -> None:
+    archive = ImageArchive(file)
+    for name, (layer, settings) in images.items():
+        archive.add(name, layer, settings)
+    archive.close()
 
 
 def file_digest(path: Path) -> str:

@@ -12,7 +12,7 @@ from testbed import base_image, versions
 from testbed.docker import Docker
 from testbed.errors import TestbedError
 from testbed.golang import architecture
-from testbed.image_archive import ImageSettings, write_compressed
+from testbed.image_archive import ImageSettings, write_plain
 from testbed.process import output, run
 from testbed.workshop import REPOSITORY, Workshop, recipe_hash
 
@@ -92,7 +92,7 @@ def nats_reference() -> str:
 def nats_archive(shop: Workshop) -> Path:
     """Where that image's file is, or will be."""
     key = recipe_hash(Path(__file__))
-    return shop.artefact(f"nats-server-{_nats_version()}-{architecture()}-{key}.tar.zst")
+    return shop.artefact(f"nats-server-{_nats_version()}-{architecture()}-{key}.tar")
 
 
 def nats_image(shop: Workshop, docker: Docker) -> str:
@@ -110,7 +110,7 @@ def nats_image(shop: Workshop, docker: Docker) -> str:
             ports=["4222/tcp", "6222/tcp", "8222/tcp"],
             labels={"org.opencontainers.image.version": version},
         )
-        write_compressed(target, {reference: (layer, settings)})
+        write_plain(target, {reference: (layer, settings)})
 
     archive = shop.ensure(nats_archive(shop), "build NATS image", make)
     docker.load(archive, log=shop.log("load NATS image"))

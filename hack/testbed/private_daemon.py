@@ -100,7 +100,8 @@ class PrivateDaemon:
             self._end()
             self._clear()
             if before := HostState.load(self._before):
-                host_state.restore(before, bridges=bridges)
+                shared = host_state.docker_runs()
+                host_state.restore(before, bridges=bridges, shared=shared)
             host_state.remove_empty_cgroups(_CGROUP_PARENT)
             self._before.unlink(missing_ok=True)
 

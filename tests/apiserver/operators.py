@@ -3,31 +3,23 @@
 import asyncio
 import os
 import sys
-import threading
 from asyncio.subprocess import Process
-from collections.abc import Callable
-from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 
+from operator_thread import OperatorThread, start_operator
+
 from mocker_operator.config import OperatorConfig
-from mocker_operator.program import run
 
 COMMAND = Path(sys.executable).parent / "mocker-operator"
 IMAGE = "example.test/mocker:1"
 
 
 class Operators:
-    """Operators of one namespace in this process, one at a time.
-
-    Each has a thread and an event loop to itself: at its end Kopf takes every task of its loop for
-    its own and cancels it.
-    """
+    """Operators of one namespace in this process, one at a time."""
 
     def __init__(self, namespace: str, nats_url: str) -> None:
         self._namespace, self._nats_url = namespace, nats_url
-        self._stop: Callable[[], object] = lambda: None
-        self._running: asyncio.Future[None] | None = None
+        self._running: OperatorThread | None = None
 
     async def start(self, *, resync_s: float = 300.0, clusterwide: bool = False) -> None:
         config = OperatorConfig(
@@ -37,36 +29,14 @@ class Operators:
             namespaces=() if clusterwide else (self._namespace,),
             resync_s=resync_s,
         )
-        started = asyncio.Event()
-        outer = asyncio.get_running_loop()
-
-        async def main() -> None:
-            stop, loop = asyncio.Event(), asyncio.get_running_loop()
-            self._stop = partial(loop.call_soon_threadsafe, stop.set)
-            outer.call_soon_threadsafe(started.set)
-            await run(config, stop)
-            # Connections that were closed say goodbye in the next rounds of the loop.
-            await asyncio.sleep(0.05)
-
-        done: Future[None] = Future()
-
-        def thread() -> None:
-            try:
-                done.set_result(asyncio.run(main()))
-            except BaseException as error:
-                done.set_exception(error)
-
-        # A daemon: a test that failed must not wait for an operator that does not end.
-        threading.Thread(target=thread, name="operator-under-test", daemon=True).start()
-        self._running = asyncio.wrap_future(done)
-        await started.wait()
+        self._running = await start_operator(config)
 
     async def stop(self) -> None:
         if self._running is not None:
             running, self._running = self._running, None
-            self._stop()
+            running.stop()
             async with asyncio.timeout(20):
-                await running
+                await running.ended
 
 
 class OperatorProcess:

@@ -57,7 +57,7 @@ async def test_a_missing_rule_is_named(
     role = await api.get("clusterroles", ACCOUNT)
     rules = [rule for rule in role["rules"] if "services" not in rule["resources"]]
     reading = {"apiGroups": [""], "resources": ["services", "configmaps"]}
-    rules += [{**reading, "verbs": ["list", "watch"]}]
+    rules += [{**reading, "verbs": ["get", "list", "watch"]}]
     await api.merge("clusterroles", ACCOUNT, {"rules": rules})
     try:
         await operators.start()

@@ -169,6 +169,11 @@ EDITS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"metadata": {"labels": {"app.kubernetes.io/managed-by": "somebody"}}},
         ["metadata", "labels", "app.kubernetes.io/managed-by"],
     ),
+    "label of the owner": (
+        "deployments/demo-prefill",
+        {"metadata": {"labels": {"mocker.dev/deployment": None}}},
+        ["metadata", "labels", "mocker.dev/deployment"],
+    ),
 }
 
 
@@ -191,7 +196,7 @@ async def test_an_edited_field_of_ours_is_repaired(
 
 def _at(value: Any, path: list[str]) -> Any:
     for part in path:
-        value = value[part]
+        value = value.get(part, {})
     return value
 
 
@@ -256,11 +261,20 @@ async def test_an_invalid_spec_leaves_the_children_and_says_why(
 async def test_a_manifest_that_the_server_refuses_is_reported_and_not_sent_in_a_loop(
     control_plane: ControlPlane, world: World, operators: Operators
 ) -> None:
-    # A Deployment of that name with another selector, which nobody can change.
-    labels = {"app": "somebody-elses"}
+    # A Deployment of that name that a MockerDeployment owns, with a selector nobody can change.
+    other = await world.create(mocker_deployment("other"))
+    labels = {"app": "another-version"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
-    spec = {"selector": {"matchLabels": labels}, "template": pod}
-    foreign = {"metadata": {"name": "demo-decode"}, "spec": spec}
+    owner = {
+        "apiVersion": "mocker.dev/v1alpha1",
+        "kind": "MockerDeployment",
+        "name": "other",
+        "uid": other["metadata"]["uid"],
+    }
+    foreign = {
+        "metadata": {"name": "demo-decode", "ownerReferences": [owner]},
+        "spec": {"selector": {"matchLabels": labels}, "template": pod},
+    }
     await world.api.create("deployments", foreign, world.namespace)
     await operators.start(resync_s=0.2)
     await world.create(mocker_deployment())
@@ -278,6 +292,33 @@ async def test_a_manifest_that_the_server_refuses_is_reported_and_not_sent_in_a_
     attempts = [w for w in writes(control_plane, world.namespace) if w[2] == "demo-decode"]
     assert attempts.count(("patch", "deployments", "demo-decode")) == 1
     assert len(await world.children()) == 5
+
+
+async def test_an_object_of_somebody_else_is_never_taken_over(
+    world: World, operators: Operators
+) -> None:
+    theirs = {"metadata": {"name": "demo-prefill"}, "data": {"engine.json": "theirs"}}
+    await world.api.create("configmaps", theirs, world.namespace)
+    await operators.start()
+    await world.create(mocker_deployment())
+    ready = await world.is_condition("Ready", "False", reason="ApplyFailed")
+    assert "ConfigMap demo-prefill exists and belongs to no MockerDeployment" in ready["message"]
+    live = await world.api.get("configmaps", "demo-prefill", world.namespace)
+    assert live["data"] == {"engine.json": "theirs"}
+    assert "ownerReferences" not in live["metadata"]
+
+
+async def test_a_resource_with_arguments_nested_as_deep_as_can_be_stops_nobody_else(
+    world: World, operators: Operators
+) -> None:
+    nested: dict[str, Any] = {}
+    for _ in range(1500):
+        nested = {"a": nested}
+    await operators.start()
+    await world.create(mocker_deployment("deep", engine={"extraEngineArgs": {"seed": nested}}))
+    await world.create(mocker_deployment())
+    await world.has_children()
+    await world.is_condition("Ready", "False", reason="InvalidSpec", name="deep")
 
 
 async def test_a_resource_that_is_deleted_in_the_foreground_goes_at_once(

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import nats
 import yaml
 from nats.js.api import ConsumerConfig, DeliverPolicy
@@ -150,15 +151,16 @@ def test_workers_have_no_token_and_cannot_write_their_root(deploy: Any) -> None:
     assert said.strip() == "Read-only file system"
 
 
-def test_an_aggregated_deployment_answers_through_its_frontend(kubectl: Kubectl) -> None:
+async def test_an_aggregated_deployment_answers_through_its_frontend(kubectl: Kubectl) -> None:
     kubectl.apply((ROOT / "examples/aggregated.yaml").read_text())
     kubectl.run("wait", "mockerdeployment/aggregated", "--for=condition=Ready", "--timeout=90s")
     with kubectl.forwarded("service/aggregated-frontend", 8000) as port:
-        command = ["curl", "-sS", f"http://127.0.0.1:{port}/v1/completions"]
-        command += ["-H", "content-type: application/json"]
-        command += ["-d", json.dumps({"prompt": "hello", "max_tokens": 5})]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["usage"]["completion_tokens"] == 5
+        async with (
+            aiohttp.ClientSession(f"http://127.0.0.1:{port}", raise_for_status=True) as session,
+            session.post("/v1/completions", json={"prompt": "hello", "max_tokens": 5}) as answer,
+        ):
+            usage = (await answer.json())["usage"]
+    assert usage["completion_tokens"] == 5
 
 
 def test_a_spec_that_the_schema_can_judge_is_refused_by_the_api_server(kubectl: Kubectl) -> None:

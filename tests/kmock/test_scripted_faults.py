@@ -81,6 +81,7 @@ def serve(kmock: km.RawHandler) -> None:
     kmock[f"get {RESOURCES}/demo"] << RESOURCE
     for collection in COLLECTIONS:
         kmock[f"get {collection}"] << {"items": []}
+    kmock["get"] << 404 << {"message": "there is no such child yet"}
     kmock["patch"] << {}
     kmock["post"] << {}
 

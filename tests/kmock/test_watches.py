@@ -8,10 +8,10 @@ from typing import Any
 import kmock as km
 import pytest
 import yaml
+from operator_thread import start_operator
 
 from mocker_operator.config import OperatorConfig
 from mocker_operator.errors import OperatorFailed
-from mocker_operator.program import run
 
 pytestmark = [
     pytest.mark.kmock(cls=km.RawHandler),
@@ -56,35 +56,20 @@ def broken(code: int) -> tuple[dict[str, Any]]:
     return ({"type": "ERROR", "object": status},)
 
 
-class Operator:
-    """A whole operator in a thread and an event loop of its own, as Kopf wants it."""
-
-    def __init__(self, url: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        kubeconfig = directory / "kubeconfig"
-        config = {
-            "clusters": [{"name": "test", "cluster": {"server": url}}],
-            "users": [{"name": "test", "user": {"token": "t"}}],
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-            "current-context": "test",
-        }
-        kubeconfig.write_text(yaml.safe_dump(config))
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        self._stop: Callable[[], object] = lambda: None
-
-    def start(self) -> asyncio.Task[None]:
-        config = OperatorConfig(
-            worker_image="image", nats_url="nats://127.0.0.1:1", namespaces=("ns",)
-        )
-
-        async def main() -> None:
-            stop, loop = asyncio.Event(), asyncio.get_running_loop()
-            self._stop = lambda: loop.call_soon_threadsafe(stop.set)
-            await run(config, stop)
-
-        return asyncio.create_task(asyncio.to_thread(asyncio.run, main()))
-
-    def stop(self) -> None:
-        self._stop()
+@pytest.fixture
+def config(kmock: km.RawHandler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OperatorConfig:
+    """Settings of a whole operator on the scripted server."""
+    kubeconfig = tmp_path / "kubeconfig"
+    server = str(kmock.url).rstrip("/")
+    content = {
+        "clusters": [{"name": "test", "cluster": {"server": server}}],
+        "users": [{"name": "test", "user": {"token": "t"}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "current-context": "test",
+    }
+    kubeconfig.write_text(yaml.safe_dump(content))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    return OperatorConfig(worker_image="image", nats_url="nats://127.0.0.1:1", namespaces=("ns",))
 
 
 async def until(done: Callable[[], bool]) -> None:
@@ -95,33 +80,29 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.fixture
-def operator(kmock: km.RawHandler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Operator:
-    return Operator(str(kmock.url).rstrip("/"), tmp_path, monkeypatch)
-
-
 def lists(kmock: km.RawHandler) -> int:
     return sum("watch" not in request.params for request in kmock[f"get {RESOURCES}"])
 
 
 async def test_a_watch_that_is_gone_is_begun_anew_from_a_list(
-    kmock: km.RawHandler, operator: Operator
+    kmock: km.RawHandler, config: OperatorConfig
 ) -> None:
     kmock[f"get {RESOURCES}?watch=true"][:1] << broken(410)
     serve(kmock)
-    running = operator.start()
+    operator = await start_operator(config)
     await until(lambda: lists(kmock) >= 2)
-    assert not running.done()
+    assert not operator.ended.done()
     operator.stop()
     async with asyncio.timeout(15):
-        await running
+        await operator.ended
 
 
 async def test_a_watch_that_fails_otherwise_ends_the_process(
-    kmock: km.RawHandler, operator: Operator
+    kmock: km.RawHandler, config: OperatorConfig
 ) -> None:
     kmock[f"get {RESOURCES}?watch=true"] << broken(500)
     serve(kmock)
+    operator = await start_operator(config)
     async with asyncio.timeout(30):
         with pytest.raises(OperatorFailed, match="as the test wants"):
-            await operator.start()
+            await operator.ended

@@ -18,7 +18,7 @@ from mocker_operator import constants
 from mocker_operator.config import (
     DEFAULT_NATS_URL,
     OperatorConfig,
-    from_environment,
+    default_from_environment,
     namespaces_from_environment,
 )
 from mocker_operator.errors import InvalidConfig, OperatorError
@@ -29,8 +29,8 @@ DEFAULT_IMAGE = "mocker:dev"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
-    arguments = _parser(os.environ).parse_args(argv)
     try:
+        arguments = _parser(os.environ).parse_args(argv)
         code: int = arguments.command(arguments)
     except (OperatorError, OSError, yaml.YAMLError) as error:
         print(f"mocker-operator: {error}", file=sys.stderr)
@@ -79,7 +79,7 @@ def _add_scope(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> N
 
 def _add_rendering(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     def add(flag: str, name: str, default: str | None, text: str, **options: Any) -> None:  # noqa: ANN401
-        value = from_environment(environ, name, default)
+        value = default_from_environment(environ, name, default, options.get("choices"))
         parser.add_argument(flag, default=value, help=f"{text} (MOCKER_{name})", **options)
 
     add("--nats-url", "NATS_URL", DEFAULT_NATS_URL, "NATS as the operator reaches it")
@@ -96,7 +96,7 @@ def _add_rendering(parser: argparse.ArgumentParser, environ: Mapping[str, str]) 
 
 def _add_process(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     def add(flag: str, name: str, default: str | None, text: str, **options: Any) -> None:  # noqa: ANN401
-        value = from_environment(environ, name, default)
+        value = default_from_environment(environ, name, default, options.get("choices"))
         parser.add_argument(flag, default=value, help=f"{text} (MOCKER_{name})", **options)
 
     add("--liveness-port", "LIVENESS_PORT", None, "serve /healthz here", type=int)

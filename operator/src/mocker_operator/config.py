@@ -1,5 +1,6 @@
 """What an operator process is told at its start."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,14 +32,23 @@ class OperatorConfig:
 
     def __post_init__(self) -> None:
         for namespace in self.namespaces:
-            if not namespace.replace("-", "").isalnum() or not namespace.islower():
+            if re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", namespace) is None:
                 # Kopf takes a pattern for one, and then watches nothing and says nothing.
                 raise InvalidConfig(f"--namespace: {namespace!r} is no exact namespace name")
 
 
-def from_environment(environ: Mapping[str, str], name: str, default: _T) -> str | _T:
-    """Return the variable `MOCKER_<NAME>`, or the default if it is unset or empty."""
-    return environ.get(f"{ENV_PREFIX}{name}") or default
+def default_from_environment(
+    environ: Mapping[str, str], name: str, default: _T, words: Sequence[str] | None
+) -> str | _T:
+    """Return the variable `MOCKER_<NAME>`, or the default if it is unset or empty.
+
+    Raises:
+        InvalidConfig: if it is none of `words`; argparse does not check defaults.
+    """
+    value = environ.get(f"{ENV_PREFIX}{name}") or default
+    if words is not None and value not in words and str(value).lower() not in words:
+        raise InvalidConfig(f"{ENV_PREFIX}{name}: {value!r} is none of {', '.join(words)}")
+    return value
 
 
 def namespaces_from_environment(environ: Mapping[str, str]) -> Sequence[str]:

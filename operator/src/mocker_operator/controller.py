@@ -6,7 +6,7 @@ counts to hold on to while a planner is silent, and which manifests the server h
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -43,6 +43,9 @@ class Cluster(Protocol):
 
     async def list_pods(self, key: Key) -> tuple[Manifest, ...]:
         """Return its pods."""
+
+    async def claim(self, manifest: Manifest) -> None:
+        """Raise Terminal if somebody else's object has a child's name."""
 
     async def apply(self, manifest: Manifest) -> None:
         """Apply a child."""
@@ -137,12 +140,13 @@ class Controller:
         now = self._now()
         decisions = self._source.state(key)
         intent = plan(observed, decisions, memory.held, self._settings, now)
-        await self._apply(intent, memory.refusals, now)
+        # Before anything is written: a pass that is cut short has perhaps scaled already.
+        memory.held = intent.held
+        await self._apply(intent, memory.refusals, _identities(observed.children), now)
         for ref in intent.delete:
             _log.info("%s/%s: delete %s %s", key.namespace, key.name, ref.kind, ref.name)
             await self._cluster.delete(key.namespace, ref)
         await self._report(observed.resource, intent, memory.refusals, now)
-        memory.held = intent.held
         waits = [self._resync_s(), intent.requeue_after_s, memory.refusals.retry_after_s(now)]
         if intent.acknowledge is not None and not memory.refusals.messages:
             waits.append(await self._acknowledge(key, intent.acknowledge))
@@ -154,12 +158,16 @@ class Controller:
             memory = self._memories[key] = _Memory(uid)
         return memory
 
-    async def _apply(self, intent: Plan, refusals: Refusals, now: datetime) -> None:
+    async def _apply(
+        self, intent: Plan, refusals: Refusals, seen: Set[tuple[str, str]], now: datetime
+    ) -> None:
         refusals.keep_only(intent.apply)
         for manifest in intent.apply:
             if refusals.still_refused(manifest, now):
                 continue
             try:
+                if not _identities([manifest]) <= seen:
+                    await self._cluster.claim(manifest)
                 await self._cluster.apply(manifest)
                 refusals.accepted(manifest)
             except Terminal as error:
@@ -196,3 +204,7 @@ class Controller:
             return ACKNOWLEDGE_AGAIN_S
         _log.info("%s/%s: decision %d carried out", key.namespace, key.name, decision_id)
         return None
+
+
+def _identities(manifests: Iterable[Manifest]) -> Set[tuple[str, str]]:
+    return {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -29,6 +30,8 @@ from mocker_operator.work_queue import WorkQueue
 
 _log = logging.getLogger(__name__)
 _RESYNC_SPREAD = 0.1
+DEEPEST_JSON = 4 * 10_000
+"""Frames for the deepest JSON that an API server takes (10,000 levels), a few to a level."""
 
 
 class Operator:
@@ -140,6 +143,8 @@ class Operator:
 
 async def run(config: OperatorConfig, stop: asyncio.Event | None = None) -> None:
     """Run an operator until a signal, or until `stop` is set."""
+    # One resource with deeply nested `extraEngineArgs` must not end every watch.
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), DEEPEST_JSON))
     metrics = Metrics()
     stop_metrics = metrics.serve(config.metrics_port) if config.metrics_port is not None else None
     try:

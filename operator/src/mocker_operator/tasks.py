@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-_PATIENCE_S = 0.5
+_PATIENCE_S = 3.0
+"""Long enough for the clean-up of a task that did hear: a second cancellation would cut it off."""
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -83,7 +83,7 @@ def test_only_new_rules_of_docker_and_of_our_bridges_are_removed_rules_before_ch
         "-A FORWARD -j DOCKER",
         "-A FORWARD -o mocker01 -j OTHER",
     ]
-    assert list(host_state.removals(before, after, bridges=["mocker0"])) == [
+    assert list(host_state.removals(before, after, bridges=["mocker0"], shared=False)) == [
         ["-D", "FORWARD", "-o", "mocker0", "-j", "ACCEPT"],
         ["-D", "FORWARD", "-j", "DOCKER"],
         ["-F", "DOCKER"],
@@ -91,9 +91,16 @@ def test_only_new_rules_of_docker_and_of_our_bridges_are_removed_rules_before_ch
     ]
 
 
+def test_beside_another_daemon_only_rules_of_our_bridges_are_removed():
+    after = ["-N DOCKER", "-A FORWARD -j DOCKER", "-A DOCKER -i mocker0 -j RETURN"]
+    assert list(host_state.removals([], after, bridges=["mocker0"], shared=True)) == [
+        ["-D", "DOCKER", "-i", "mocker0", "-j", "RETURN"]
+    ]
+
+
 def test_another_daemons_chains_stay():
     rules = ["-N DOCKER", "-A FORWARD -o docker0 -j DOCKER"]
-    assert list(host_state.removals(rules, rules, bridges=["mocker0"])) == []
+    assert list(host_state.removals(rules, rules, bridges=["mocker0"], shared=False)) == []
 
 
 def test_a_locked_requirement_keeps_its_hashes_and_nothing_else():

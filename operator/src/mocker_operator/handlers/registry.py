@@ -53,10 +53,10 @@ def build_registry(
 
     async def child_changed(
         namespace: str | None,
-        labels: Mapping[str, str],
+        meta: Mapping[str, Any],
         **_: Any,  # noqa: ANN401
     ) -> None:
-        if owner := labels.get(constants.DEPLOYMENT_LABEL):
+        for owner in owners_of(meta):
             wake(Key(namespace or "", owner))
 
     for kind in WATCHED_CHILDREN:
@@ -66,6 +66,17 @@ def build_registry(
     for name, value in probes.items():
         kopf.on.probe(registry=registry, id=name)(_probe(value))
     return registry
+
+
+def owners_of(metadata: Mapping[str, Any]) -> set[str]:
+    """Return the MockerDeployments that a child belongs to by its label or its owner.
+
+    Pods have only the label, and a child whose label was edited has only its owner.
+    """
+    labels = metadata.get("labels") or {}
+    references = metadata.get("ownerReferences") or ()
+    owners = {each["name"] for each in references if each["kind"] == constants.KIND}
+    return owners | {labels[label] for label in (constants.DEPLOYMENT_LABEL,) if label in labels}
 
 
 def operator_settings() -> kopf.OperatorSettings:

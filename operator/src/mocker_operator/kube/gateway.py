@@ -68,6 +68,26 @@ class Gateway:
         """Return the pods that carry the resource's label, terminating ones too."""
         return tuple(await self._list(kinds.POD, key))
 
+    async def claim(self, manifest: Manifest) -> None:
+        """See that a child that was not observed may be made.
+
+        Raises:
+            Terminal: if an object that no MockerDeployment owns has its name; to apply to that
+                would take it over, and delete it with the resource.
+        """
+        metadata = manifest["metadata"]
+        kind = kinds.child_kind(manifest["apiVersion"], manifest["kind"])
+        try:
+            live = await self._call("GET", kind, metadata["namespace"], metadata["name"])
+        except Gone:
+            return
+        owners = live["metadata"].get("ownerReferences") or ()
+        if not any(owner["kind"] == constants.KIND for owner in owners):
+            raise Terminal(
+                f"{kind.kind} {metadata['name']} exists and belongs to no MockerDeployment; "
+                "delete it, or give the MockerDeployment another name"
+            )
+
     async def apply(self, manifest: Manifest) -> None:
         """Create the child, or take over the fields that the manifest names."""
         metadata = manifest["metadata"]
@@ -193,5 +213,3 @@ def _as_object(raw: bytes) -> dict[str, Any]:
         answer = None
     return answer if isinstance(answer, dict) else {"message": raw[:200].decode(errors="replace")}
 
-
-__all__ = ["Conflict", "Gateway", "Gone", "Terminal", "Transient"]

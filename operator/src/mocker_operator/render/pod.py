@@ -31,6 +31,8 @@ class Program:
     env: list[dict[str, Any]] = field(default_factory=list)
     config_map: str | None = None
     """ConfigMap that is mounted read-only at `CONFIG_PATH`."""
+    startup_s: float = 0.0
+    """How long it takes by design until it is ready."""
 
 
 CONFIG_PATH: Final = "/etc/mocker"
@@ -72,7 +74,7 @@ def _pod_spec(program: Program, template: TemplateSpec) -> dict[str, Any]:
         spec["nodeSelector"] = dict(template.node_selector)
     if template.tolerations:
         spec["tolerations"] = [
-            item.model_dump(mode="json", by_alias=True, exclude_none=True)
+            _without_empty(item.model_dump(mode="json", by_alias=True, exclude_none=True))
             for item in template.tolerations
         ]
     if template.image_pull_secrets:
@@ -103,8 +105,12 @@ def _container(program: Program, template: TemplateSpec) -> dict[str, Any]:
 
 
 def _variable(name: str, value: str) -> dict[str, str]:
-    """Leave an empty value out, as the API server does when it answers."""
-    return {"name": name, "value": value} if value else {"name": name}
+    return _without_empty({"name": name, "value": value})
+
+
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave empty strings out, as the API server does when it answers."""
+    return {name: value for name, value in fields.items() if value != ""}
 
 
 def _resources(template: TemplateSpec) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Deployments, ConfigMaps and Services from a validated spec. Pure: equal input, equal output."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,6 +37,8 @@ _ROUTING_FLAG: Final = {
     Routing.LEAST_LOADED: "least-loaded",
 }
 _ENGINE_FILE: Final = "engine.json"
+_PROGRESS_DEADLINE_S: Final = 600
+"""Kubernetes' own default, on top of the time that the engine takes to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ def _worker(context: _Rendering, role: WorkerRole, config: Manifest) -> Manifest
             {"name": "DYN_NAMESPACE", "value": context.dynamo_namespace},
         ],
         config_map=config["metadata"]["name"],
+        startup_s=engine_arguments(spec, role).startup_time or 0.0,
     )
     wanted = spec.roles[role]
     return _deployment(
@@ -160,6 +164,7 @@ def _program(
     args: list[str],
     env: list[dict[str, Any]] | None = None,
     config_map: str | None = None,
+    startup_s: float = 0.0,
 ) -> Program:
     spec, settings = context.spec, context.settings
     return Program(
@@ -177,6 +182,7 @@ def _program(
         drain_timeout_s=spec.scaling.drain_timeout_seconds,
         env=env or [],
         config_map=config_map,
+        startup_s=startup_s,
     )
 
 
@@ -197,7 +203,7 @@ def _deployment(
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 2,
-            "progressDeadlineSeconds": 600,
+            "progressDeadlineSeconds": _PROGRESS_DEADLINE_S + math.ceil(program.startup_s),
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0},

@@ -102,11 +102,14 @@ class NatsDecisionSource:
         if self._bucket is None:
             raise SourceUnavailable("not connected to NATS")
         payload = encode_acknowledgement(decision_id)
+        decided = self._states.get(key, _EMPTY)
         try:
             await self._bucket.put(DeploymentKey(*key).scaled, payload)
         except (NatsError, TimeoutError, OSError) as error:
             raise SourceUnavailable(f"acknowledgement not stored: {_reason(error)}") from error
-        self._states[key] = replace(self._states.get(key, _EMPTY), acknowledged_id=decision_id)
+        if self._states.get(key, _EMPTY) is decided:
+            # The watch says so too, but the next pass may come before that.
+            self._states[key] = replace(decided, acknowledged_id=decision_id)
 
     async def run(self) -> None:
         """Follow the bucket until cancelled."""
@@ -136,10 +139,12 @@ class NatsDecisionSource:
         try:
             context = client.jetstream(timeout=REQUEST_TIMEOUT_S)
             bucket = await _open_bucket(context)
-            created = (await bucket.status()).stream_info.created
+            info = (await bucket.status()).stream_info
+            # The newest message may have been purged since: then no entry brings its revision.
+            self._revision = info.state.last_seq
             await _until_one_fails(
                 asyncio.create_task(self._follow(bucket), name="decisions-watch"),
-                asyncio.create_task(self._check(bucket, created), name="decisions-check"),
+                asyncio.create_task(self._check(bucket, info.created), name="decisions-check"),
                 asyncio.create_task(_raise_when(closed), name="decisions-connection"),
             )
         finally:
@@ -147,7 +152,6 @@ class NatsDecisionSource:
 
     async def _follow(self, bucket: KeyValue) -> None:
         states: dict[Key, DecisionState] = {}
-        self._revision = 0
         async with _watch(bucket) as watcher:
             async for entry in watcher:
                 if entry is None:
