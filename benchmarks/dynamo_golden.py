@@ -7,10 +7,13 @@ Run it with an interpreter that has ai-dynamo 1.6.1; this project never imports 
     dynamo/bin/pip install 'aiohttp<4' 'kubernetes<33' msgspec 'prometheus-client<1' pyzmq \
         'redis<9' tqdm 'transformers>=4.56,<6' zstandard pydantic==2.13.5 uvloop
     dynamo/bin/python benchmarks/dynamo_golden.py cut    > tests/unit/simulator/data/dynamo_cut.json
+    dynamo/bin/python benchmarks/dynamo_golden.py kv -- --traces DIR --repeats 5 \
+        > tests/unit/simulator/data/dynamo_kv_1_6_1.json
     dynamo/bin/python benchmarks/dynamo_golden.py one -- --isl 1000 --osl 100 --rate 10
 
-`cut` runs the cases below on the trace in the tests' data; `one` runs a single case, which takes
-the flags of `mocker-simulator run` that matter here, and prints its figures.
+`cut` runs the cases below on the trace in the tests' data; `kv` repeats the golden runs with kv
+routing, which draws lots, on the traces in DIR (set DYN_LOG=error); `one` runs a single case,
+which takes the flags of `mocker-simulator run` that matter here, and prints its figures.
 """
 
 import argparse
@@ -21,6 +24,7 @@ import time
 from pathlib import Path
 
 CUT = Path(__file__).parent.parent / "tests/unit/simulator/data/mooncake_cut.jsonl"
+WHOLE = CUT.with_name("dynamo_replay_1_6_1.json")
 ENGINE_FLAGS = {
     "num_gpu_blocks": int,
     "max_num_seqs": int,
@@ -61,11 +65,14 @@ FIGURES = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["cut", "one"])
+    parser.add_argument("what", choices=["cut", "kv", "one"])
     arguments, rest = parser.parse_known_args()
     if arguments.what == "one":
         flags = parse([flag for flag in rest if flag != "--"])
         print(json.dumps(replay(flags, with_requests=False)))
+        return 0
+    if arguments.what == "kv":
+        print(json.dumps(repeat_kv([flag for flag in rest if flag != "--"])))
         return 0
     cases = {}
     for name, text in CUT_CASES.items():
@@ -74,6 +81,26 @@ def main() -> int:
     source = "ai-dynamo 1.6.1, offline replay, engine type vllm, round-robin"
     print(json.dumps({"source": source, "trace": CUT.name, "cases": cases}))
     return 0
+
+
+def repeat_kv(flags: list[str]) -> dict[str, object]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--traces", type=Path, required=True)
+    parser.add_argument("--repeats", type=int, default=5)
+    arguments = parser.parse_args(flags)
+    runs = []
+    for golden in json.loads(WHOLE.read_text())["runs"]:
+        args = list(golden["args"])
+        if "kv" not in args:
+            continue
+        if "--trace" in args:
+            at = args.index("--trace") + 1
+            args[at] = str(arguments.traces / args[at])
+        repeats = [replay(parse(args), with_requests=False) for _ in range(arguments.repeats)]
+        for figures in repeats:
+            del figures["wall_s"]
+        runs.append({"args": golden["args"], "repeats": repeats})
+    return {"source": "ai-dynamo 1.6.1, offline replay, engine type vllm, kv router", "runs": runs}
 
 
 def parse(flags: list[str]) -> argparse.Namespace:
