@@ -66,4 +66,7 @@ def with_usage(body: JsonObject) -> tuple[JsonObject, bool]:
         return body, False
     if options is not None and options.get("include_usage"):
         return body, False
-    return {**body, "stream_options": {**(options or {}), "include_usage": True}}, True
+    asked = {**(options or {}), "include_usage": True}
+    if "continuous_usage_stats" in asked:
+        asked["continuous_usage_stats"] = False  # without include_usage it means nothing
+    return {**body, "stream_options": asked}, True

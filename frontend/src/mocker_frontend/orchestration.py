@@ -36,6 +36,11 @@ class GenerateRequest:
         """Whether the client wants server-sent events."""
         return self.body.get("stream") is True
 
+    @property
+    def is_chat(self) -> bool:
+        """Whether the answer is a message rather than a text."""
+        return self.path.endswith("/chat/completions")
+
 
 @dataclass(frozen=True, slots=True)
 class Generation:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 _KEEPALIVE_S = 75.0
 _SHUTDOWN_TIMEOUT_S = 0.5
+_CANCEL_AGAIN_S = 3.0
+"""Long enough not to cut off what a task does to clean up."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -53,13 +55,15 @@ class Frontend:
         """Serve until a stop is requested, drain, stop."""
         async with self._upstream, asyncio.TaskGroup() as tasks:
             discovery = self._start_discovery(tasks)
-            async with self._listening():
-                await self._stop.wait()
-                await self.lifecycle.drain(
-                    grace_s=self.config.drain_grace_s, timeout_s=self.config.drain_timeout_s
-                )
-            if discovery is not None:
-                discovery.cancel()
+            try:
+                async with self._listening():
+                    await self._stop.wait()
+                    await self.lifecycle.drain(
+                        grace_s=self.config.drain_grace_s, timeout_s=self.config.drain_timeout_s
+                    )
+            finally:
+                if discovery is not None:
+                    await _end(discovery)
         log.info("stopped")
 
     def _start_discovery(self, tasks: asyncio.TaskGroup) -> asyncio.Task[None] | None:
@@ -121,3 +125,13 @@ async def serve(config: FrontendConfig) -> None:
     for number in _STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, frontend.request_stop)
     await frontend.run()
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it ends.
+
+    nats-py, and `asyncio.wait_for` of Python 3.11 (bpo-37658), can swallow a cancellation.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)

@@ -156,7 +156,7 @@ class _Exchange:
         if self._leaving:
             client.force_close()
         await client.prepare(self._http)
-        events = EventStream(hide_usage=generation.hide_usage)
+        events = EventStream(hide_usage=generation.hide_usage, opens_with_role=self.request.is_chat)
         outcome = Outcome.SUCCESS
         try:
             data = reply.first

@@ -42,11 +42,13 @@ def read_usage(payload: bytes) -> Usage | None:
 class EventStream:
     """Passes events through, counts those that carry tokens and keeps the usage."""
 
-    def __init__(self, *, hide_usage: bool) -> None:
+    def __init__(self, *, hide_usage: bool, opens_with_role: bool = False) -> None:
+        """Expect a stream; one of a chat opens with an event that has a role and no token."""
         self._hide_usage = hide_usage
+        self._opening_events = int(opens_with_role)
         self._partial = b""
         self.token_events = 0
-        """Events so far that are neither usage nor the end mark: one per token."""
+        """Events so far that are neither opening, usage nor the end mark: one per token."""
         self.usage: Usage | None = None
         self.done = False
         """Whether the end mark has passed: without it the worker broke off."""
@@ -60,7 +62,8 @@ class EventStream:
             self._partial = data
             return b""
         self._partial, events = data[end:], data[:end] if end < len(data) else data
-        self.token_events += events.count(_END)
+        self.token_events += events.count(_END) - self._opening_events
+        self._opening_events = 0
         return self._close(events)
 
     def _close(self, events: bytes) -> bytes:

@@ -93,8 +93,8 @@ class FixedTiming(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     type: Literal["fixed"]
-    prefill_ms: float = Field(ge=0)
-    decode_ms: float = Field(ge=0)
+    prefill_ms: Milliseconds = Field(ge=0)
+    decode_ms: Milliseconds = Field(ge=0)
 
 
 class StepTiming(BaseModel):
@@ -197,9 +197,10 @@ class EngineArgs(BaseModel):
             return data
         data = dict(data)
         if refused := sorted(UNSUPPORTED & data.keys()):
-            raise ValueError(
-                f"{', '.join(refused)}: not supported by this engine; remove it from the arguments"
-            )
+            remedy = "remove it from the arguments"
+            if "planner_profile_data" in refused:
+                remedy += "; the flag --planner-profile-data reads a profile"
+            raise ValueError(f"{', '.join(refused)}: not supported by this engine; {remedy}")
         if data.get("block_size") == 0 and data.get("block_size") is not False:
             del data["block_size"]
         return _with_worker_type(data)

@@ -9,21 +9,40 @@ import ast
 import json
 import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 from mocker_protocol.engine_args import InvalidEngineArgs
 
 _MAGIC = b"\x93NUMPY"
 _FORMATS = {"<f8": "d", "<f4": "f", "<i8": "q", "<i4": "i"}
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What a damaged file can raise on its way through zip, header and numbers."""
+
+
+class _Array(NamedTuple):
+    shape: tuple[int, ...]
+    values: list[float]
+    """In C order."""
 
 
 def profile_from_npz(data: bytes) -> dict[str, Any]:
     """Return the `timing_model` argument that an NPZ file's content stands for.
 
     Raises:
-        InvalidEngineArgs: if arrays are missing or of a kind that is not read.
+        InvalidEngineArgs: if arrays are missing, of a kind that is not read, or do not fit.
     """
     try:
         with zipfile.ZipFile(BytesIO(data)) as archive:
@@ -31,16 +50,22 @@ def profile_from_npz(data: bytes) -> dict[str, Any]:
                 name.removesuffix(".npy"): _array(name, archive.read(name))
                 for name in archive.namelist()
             }
-    except (zipfile.BadZipFile, struct.error, ValueError, SyntaxError, KeyError) as error:
+    except _UNREADABLE as error:
         raise InvalidEngineArgs(f"planner_profile_data: not a readable NPZ: {error}") from error
     axes = ("prefill_isl", "prefill_ttft_ms", "decode_active_kv_tokens", "decode_context_length")
     if missing := sorted({*axes, "decode_itl"} - arrays.keys()):
         raise InvalidEngineArgs(f"planner_profile_data: lacks {', '.join(missing)}")
-    columns = len(arrays["decode_context_length"])
-    times = arrays["decode_itl"]
+    shape, times = arrays["decode_itl"]
+    rows, columns = (len(arrays[name].values) for name in axes[2:])
+    wanted = (rows, columns)
+    if shape != wanted:
+        raise InvalidEngineArgs(
+            f"planner_profile_data: decode_itl has the shape {shape}; it must be {wanted}: "
+            "a row per decode_active_kv_tokens, a column per decode_context_length"
+        )
     return {
         "type": "profile",
-        **{name: arrays[name] for name in axes},
+        **{name: arrays[name].values for name in axes},
         "decode_itl_ms": [times[i : i + columns] for i in range(0, len(times), columns or 1)],
     }
 
@@ -66,7 +91,7 @@ def profile_from_json(prefill: str, decode: str) -> dict[str, Any]:
             )
         }
         prefills = sorted(zip(measured["prefill_isl"], measured["prefill_ttft"], strict=True))
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise InvalidEngineArgs(f"planner_profile_data: not raw profile data: {error}") from error
     rows = sorted({kv for kv, _ in grid})
     columns = sorted({length for _, length in grid})
@@ -88,8 +113,8 @@ def _first(value: Any) -> float:  # noqa: ANN401 - a number, or a list that repe
     return float(value[0] if isinstance(value, list) else value)
 
 
-def _array(name: str, data: bytes) -> list[float]:
-    """Return the values of an array in C order, as numpy's format 1 to 3 stores it."""
+def _array(name: str, data: bytes) -> _Array:
+    """Return an array as numpy's format 1 to 3 stores it."""
     if not data.startswith(_MAGIC):
         raise ValueError(f"{name} is no array")
     wide = data[6] > 1
@@ -99,4 +124,5 @@ def _array(name: str, data: bytes) -> list[float]:
     code = _FORMATS.get(header["descr"])
     if code is None or (header["fortran_order"] and len(header["shape"]) > 1):
         raise ValueError(f"{name} must hold little-endian numbers in C order")
-    return [float(value) for (value,) in struct.iter_unpack("<" + code, data[start:])]
+    values = [float(value) for (value,) in struct.iter_unpack("<" + code, data[start:])]
+    return _Array(tuple(header["shape"]), values)

@@ -19,6 +19,9 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+
+
 class ScriptedWorker:
     """A worker that does what a test says; it remembers what it was asked."""
 
@@ -50,6 +53,8 @@ class ScriptedWorker:
                 answer["kv_transfer_params"] = {"do_remote_prefill": True, "remote_port": 5600}
             return web.json_response(answer)
         response = await self.begin(request)
+        if request.path.endswith("/chat/completions"):
+            await response.write(ROLE)
         for _ in range(tokens):
             await self.token(response)
         if (body.get("stream_options") or {}).get("include_usage"):

@@ -80,6 +80,14 @@ def test_the_legs_leave_the_original_alone():
             {"stream": True, "stream_options": {"include_usage": True}},
             False,
         ),
+        (
+            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            {
+                "stream": True,
+                "stream_options": {"include_usage": True, "continuous_usage_stats": False},
+            },
+            True,
+        ),
         ({"stream": True, "stream_options": 5}, {"stream": True, "stream_options": 5}, False),
     ],
 )

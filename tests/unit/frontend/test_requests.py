@@ -65,6 +65,30 @@ async def test_lengths_are_measured_whether_or_not_the_client_asks_for_usage(
     assert await frontend.metric("dynamo_frontend_inter_token_latency_seconds_count") == 4
 
 
+async def test_the_role_that_opens_a_chat_is_no_token(start_worker, start_frontend):
+    worker = await start_worker()
+    frontend = await start_frontend(decode=[worker])
+    response = await frontend.post("/v1/chat/completions", stream=True, max_tokens=5)
+    text = await response.text()
+    assert text.count('"role"') == 1
+    assert await frontend.metric("dynamo_frontend_time_to_first_token_seconds_count") == 1
+    assert await frontend.metric("dynamo_frontend_inter_token_latency_seconds_count") == 4
+
+
+async def test_a_body_that_is_nested_too_deeply_is_400(start_worker, start_frontend):
+    worker = await start_worker()
+    frontend = await start_frontend(decode=[worker])
+    refusals = []
+    for depth in [*range(940, 1000), 100_000]:
+        payload = b'{"max_tokens":1,"deep":' + b"[" * depth + b"]" * depth + b"}"
+        response = await frontend.session.post(frontend.url + "/v1/completions", data=payload)
+        assert response.status != 500
+        if response.status == 400:
+            refusals.append((await response.json())["error"])
+    assert {error["type"] for error in refusals} == {"invalid_request_error"}
+    assert any("nested too deeply" in error["message"] for error in refusals)
+
+
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff"])
 async def test_a_body_that_is_no_object_is_400(start_worker, start_frontend, payload):
     worker = await start_worker()

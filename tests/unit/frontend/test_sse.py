@@ -40,6 +40,13 @@ def test_usage_that_was_not_asked_for_is_withheld(cuts):
     assert stream.usage == Usage(7, 5)
 
 
+@given(CUTS)
+def test_the_event_that_opens_a_chat_is_no_token(cuts):
+    stream = EventStream(hide_usage=False, opens_with_role=True)
+    assert pass_through(stream, cuts) == WHOLE
+    assert stream.token_events == 4
+
+
 def test_spaces_after_colons_make_no_difference():
     stream = EventStream(hide_usage=True)
     spaced = USAGE.replace(b'"choices":[]', b'"choices": []')

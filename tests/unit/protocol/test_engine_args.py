@@ -270,3 +270,16 @@ def test_a_file_that_cannot_be_used_says_why(text, overrides, named):
 def test_parsing_raises_only_invalid_engine_args(data):
     with suppress(InvalidEngineArgs):
         load_engine_args(json.dumps(data), {})
+
+
+@pytest.mark.parametrize("field", ["prefill_ms", "decode_ms"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_fixed_times_must_be_finite(field, value):
+    timing = {"type": "fixed", "prefill_ms": 1.0, "decode_ms": 1.0, field: value}
+    with pytest.raises(InvalidEngineArgs, match=field):
+        parse_engine_args({"timing_model": timing})
+
+
+def test_profile_data_in_a_file_is_refused_with_the_flag_that_reads_it():
+    with pytest.raises(InvalidEngineArgs, match="--planner-profile-data"):
+        load_engine_args('{"planner_profile_data": "profile.npz"}', {})

@@ -10,11 +10,10 @@ from mocker_worker.serve import Worker
 FAST = {"type": "fixed", "prefill_ms": 2.0, "decode_ms": 1.0}
 
 
-@contextlib.asynccontextmanager
-async def running_worker(*, drain_timeout_s=10.0, drain_grace_s=0.0, **args):
-    """Run a worker without NATS in this loop; gives the worker, stops it in the end."""
+def config_of(*, drain_timeout_s=10.0, drain_grace_s=0.0, **args):
+    """Return the configuration of a fast worker without NATS."""
     args = {"timing_model": FAST, "block_size": 4} | args
-    config = WorkerConfig(
+    return WorkerConfig(
         args=parse_engine_args(args),
         model_name="mock",
         host="127.0.0.1",
@@ -27,7 +26,12 @@ async def running_worker(*, drain_timeout_s=10.0, drain_grace_s=0.0, **args):
         drain_timeout_s=drain_timeout_s,
         drain_grace_s=drain_grace_s,
     )
-    worker = Worker(config)
+
+
+@contextlib.asynccontextmanager
+async def running_worker(**settings):
+    """Run a worker without NATS in this loop; gives the worker, stops it in the end."""
+    worker = Worker(config_of(**settings))
     run = asyncio.create_task(worker.run())
     try:
         await worker.listening
@@ -36,6 +40,11 @@ async def running_worker(*, drain_timeout_s=10.0, drain_grace_s=0.0, **args):
         worker.lifecycle.request_stop()
         async with asyncio.timeout(20):
             await run
+
+
+@pytest.fixture
+def worker_config():
+    return config_of
 
 
 @pytest.fixture

@@ -248,3 +248,26 @@ async def test_stopping_ends_open_streams():
 
         with pytest.raises(EngineStopped):
             await waiting
+
+
+async def test_stopping_ends_a_stream_whose_last_token_is_being_computed():
+    async with running() as rig:
+        stream = rig.submit(max_tokens=1)
+        waiting = asyncio.create_task(stream.next_tokens())
+        await rig.clock.move_to(0.05)
+        assert rig.driver.num_streams == 0
+        rig.driver.stop()
+
+        with pytest.raises(EngineStopped):
+            await waiting
+        assert rig.driver.stats.finished["abort"] == 1
+
+
+async def test_stopping_leaves_a_finished_stream_its_tokens():
+    async with running() as rig:
+        stream = rig.submit(max_tokens=1)
+        await rig.clock.move_to(0.1)
+        rig.driver.stop()
+
+        assert len(await stream.next_tokens()) == 1
+        assert rig.driver.stats.finished["abort"] == 0

@@ -184,6 +184,18 @@ async def test_errors_have_the_form_of_vllm(run_worker, path, body, status, para
         assert error["type"]
 
 
+async def test_tool_calls_that_are_nested_too_deeply_are_refused(run_worker):
+    async with run_worker() as worker:
+        answers = []
+        for depth in range(880, 1000):
+            calls = b"[" * depth + b"]" * depth
+            body = b'{"max_tokens":1,"messages":[{"role":"user","tool_calls":' + calls + b"}]}"
+            answers.append(await call(worker, "POST", "/v1/chat/completions", data=body))
+
+        assert {status for status, _, _ in answers} == {200, 400}
+        assert any(b"tool_calls: nested too deeply" in text for _, _, text in answers)
+
+
 async def test_a_prompt_beyond_the_context_names_the_limit(run_worker):
     async with run_worker(max_model_len=20) as worker, client_of(worker) as client:
         with pytest.raises(openai.BadRequestError, match="maximum context length is 20 tokens"):
@@ -352,14 +364,14 @@ async def test_metrics_count_what_was_served(run_worker):
 async def test_the_data_parallel_rank_can_be_chosen(run_worker):
     async with run_worker(dp_size=2) as worker:
         statuses = []
-        for rank in ("1", "1", "2", "x"):
+        for rank in ("1", "1", "2", "x", "1" * 5000):
             headers = {"X-data-parallel-rank": rank}
             status, _, _ = await call(
                 worker, "POST", "/v1/completions", json={"prompt": "x"}, headers=headers
             )
             statuses.append(status)
 
-        assert statuses == [200, 200, 400, 400]
+        assert statuses == [200, 200, 400, 400, 400]
         assert [rank.stats.generation_tokens for rank in worker._ranks] == [0, 32]
 
 

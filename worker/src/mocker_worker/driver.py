@@ -7,7 +7,6 @@ than a pass starts afresh instead of rushing.
 """
 
 import asyncio
-from collections.abc import Sequence
 
 from mocker_worker.clock import Clock
 from mocker_worker.engine import EngineCore, Request, StepOutput, TokenOutput
@@ -85,6 +84,8 @@ class EngineDriver:
         self._clock = clock
         self._sink = sink
         self._streams: dict[str, TokenStream] = {}
+        self._deliveries: list[tuple[TokenStream, TokenOutput]] = []
+        """What the end of the pass that is under way delivers."""
         self._work = asyncio.Event()
         self._running_in_pass = 0
         self._usage_in_pass_ratio = 0.0
@@ -132,8 +133,9 @@ class EngineDriver:
             self.engine.abort_request(request_id)
 
     def stop(self) -> None:
-        """End all streams that are open."""
-        for stream in list(self._streams.values()):
+        """End all streams that are open, those that wait for their last token included."""
+        streams = [*self._streams.values(), *(stream for stream, _ in self._deliveries)]
+        for stream in streams:
             self.cancel(stream)
             stream.stop()
 
@@ -151,9 +153,9 @@ class EngineDriver:
                 continue
             start_s = now_s if pass_end_s is None else pass_end_s
             pass_end_s = max(start_s + output.duration_ms / 1000.0, now_s)
-            deliveries = self._begin(output)
+            self._begin(output)
             await self._clock.sleep_until(pass_end_s)
-            self._finish(deliveries)
+            self._finish()
 
     async def _idle(self) -> None:
         """Wait for a request."""
@@ -163,8 +165,8 @@ class EngineDriver:
             if not await self._clock.wait(self._work, deadline_s):
                 self._sink.publish_pass(self.dp_rank, HEARTBEAT)
 
-    def _begin(self, output: StepOutput) -> list[tuple[TokenStream, TokenOutput]]:
-        """Publish what is visible at the start of a pass; return what its end delivers.
+    def _begin(self, output: StepOutput) -> None:
+        """Publish what is visible at the start of a pass; note what its end delivers.
 
         Streams are looked up here, since a request that finishes in this pass frees its id.
         """
@@ -176,20 +178,18 @@ class EngineDriver:
         )
         self._running_in_pass = output.num_running
         self._usage_in_pass_ratio = output.kv_usage_ratio
-        self.stats.preemptions += output.preempted
-        deliveries = []
         for token in output.outputs:
             stream = self._streams.get(token.request_id)
             if stream is None:
                 continue
-            deliveries.append((stream, token))
+            self._deliveries.append((stream, token))
             if token.finish_reason is not None:
                 del self._streams[token.request_id]
-        return deliveries
 
-    def _finish(self, deliveries: Sequence[tuple[TokenStream, TokenOutput]]) -> None:
+    def _finish(self) -> None:
         """Deliver the tokens of a pass and observe their latencies."""
         now_s = self._clock.now_s()
+        deliveries, self._deliveries = self._deliveries, []
         if not self.engine.has_unfinished_requests:
             self._running_in_pass = 0
             self._usage_in_pass_ratio = self.engine.kv_usage_ratio

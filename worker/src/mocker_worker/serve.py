@@ -49,12 +49,15 @@ class Worker:
             engines = [
                 tasks.create_task(rank.run(), name=f"engine-{rank.dp_rank}") for rank in self._ranks
             ]
-            if await self._started(port):
-                await self._serve_and_drain()
-            self.lifecycle.enter(LifeState.STOPPED)
-            for rank in self._ranks:
-                rank.stop()
-            await self._link.close()
+            try:
+                if await self._started(port):
+                    await self._serve_and_drain()
+                self.lifecycle.enter(LifeState.STOPPED)
+                for rank in self._ranks:
+                    rank.stop()
+            finally:
+                # The one cancellation that a failing group gives each task may be lost.
+                await self._link.close()
             for engine in engines:
                 engine.cancel()
 

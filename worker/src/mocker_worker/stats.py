@@ -46,7 +46,6 @@ class RankStats:
     def __init__(self) -> None:
         self.prompt_tokens = 0
         self.generation_tokens = 0
-        self.preemptions = 0
         self.finished = dict.fromkeys(FINISHED_REASONS, 0)
         self.ttft = Latencies(TTFT_BUCKETS_S)
         self.itl = Latencies(ITL_BUCKETS_S)

@@ -127,7 +127,6 @@ class EngineCore:
             queued=self._scheduler.waiting.metrics(),
             preempted=result.preempted,
             num_running=result.num_running,
-            num_waiting=self.num_waiting,
             kv_usage_ratio=result.kv_usage_ratio,
         )
 
@@ -163,7 +162,10 @@ class EngineCore:
         return DecodeRun(len(running), min(passes, cost.num_passes), cost)
 
     def run_decodes(self, passes: int) -> list[Request]:
-        """Run so many passes of the `decode_run`, exactly as single passes would.
+        """Run so many passes of the `decode_run`, as single passes would.
+
+        That is exact for requests with private answers (`OutlineRequest`) only: a block that
+        another request's answer fills in the middle of the run is not looked for.
 
         Returns:
             The requests that end with the last of them.

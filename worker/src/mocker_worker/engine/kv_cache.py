@@ -31,11 +31,6 @@ class KvCache:
         return self._pool.num_held / self._pool.num_blocks
 
     @property
-    def num_held_blocks(self) -> int:
-        """Blocks that requests hold; a shared one counts once."""
-        return self._pool.num_held
-
-    @property
     def num_free_blocks(self) -> int:
         """Blocks that could be allocated, cached ones that nobody holds included."""
         return self._pool.num_free

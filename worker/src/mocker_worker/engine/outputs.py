@@ -55,6 +55,5 @@ class StepOutput:
     """Requests that lost their KV in this pass."""
     num_running: int
     """Requests running during the pass, those that it finished included."""
-    num_waiting: int
     kv_usage_ratio: float
     """Share of the cache's blocks held by requests during the pass, 0..1."""

@@ -8,6 +8,7 @@ the stream lost or reordered something, the rank is told anew: `cleared`, then a
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
@@ -53,7 +54,11 @@ class KvEventPublisher:
         self._worker_id = worker_id
         self._snapshot = snapshot
         self._max_queued_events = max_queued_events
+        self._nonce = secrets.token_hex(8)
+        """Keeps the message ids apart from those of an earlier process of the same worker."""
         self._queue: deque[_Queued] = deque()
+        self._num_sent = 0
+        """Events at the head of the queue that were sent before and may be stored already."""
         self._queued = asyncio.Event()
         self._flushed = asyncio.Event()
         self._flushed.set()
@@ -105,7 +110,7 @@ class KvEventPublisher:
         for event in events:
             self._queue.append(
                 _Queued(
-                    f"{self._worker_id:x}-{dp_rank}-{event_id}",
+                    f"{self._worker_id:x}-{self._nonce}-{dp_rank}-{event_id}",
                     encode_router_event(self._worker_id, event_id, event, dp_rank=dp_rank),
                 )
             )
@@ -160,8 +165,10 @@ class KvEventPublisher:
         acks: list[asyncio.Future[PubAck]] = []
         if not batch:
             return
+        sent_before = self._num_sent
         try:
             for message_id, payload in batch:
+                self._num_sent = max(self._num_sent, len(acks) + 1)
                 ack = await self._connection.jetstream.publish_async(
                     self._component.kv_event_subject,
                     payload,
@@ -171,25 +178,30 @@ class KvEventPublisher:
                 acks.append(ack)
             await asyncio.wait(acks, timeout=_ACK_TIMEOUT_S)
         finally:
-            self._take_off(acks)
+            self._take_off(acks, sent_before)
         if len(acks) < len(batch) or any(not _is_acknowledged(ack) for ack in acks):
             raise nats.errors.TimeoutError
 
-    def _take_off(self, acks: list["asyncio.Future[PubAck]"]) -> None:
+    def _take_off(self, acks: list["asyncio.Future[PubAck]"], sent_before: int) -> None:
         acknowledged = [_is_acknowledged(ack) for ack in acks]
         head = acknowledged.index(False) if False in acknowledged else len(acks)
-        for ack in acks[:head]:
+        for index, ack in enumerate(acks[:head]):
             self._queue.popleft()
             self.published_events += 1
-            self._check_order(ack.result().seq)
+            self._check(ack.result(), is_repeated=index < sent_before)
+        self._num_sent -= head
         for ack in acks:
             ack.cancel()
 
-    def _check_order(self, sequence: int) -> None:
-        """A sequence that goes down means a stream made anew, or a batch stored out of order."""
-        if sequence <= self._last_sequence:
+    def _check(self, ack: PubAck, *, is_repeated: bool) -> None:
+        """Start anew after an ack that shows a loss.
+
+        A sequence that goes down means a stream made anew, or a batch stored out of order; a
+        duplicate of something sent only once means that another message was stored in its place.
+        """
+        if ack.seq <= self._last_sequence or (ack.duplicate and not is_repeated):
             self._lost_ranks.update(self._next_id)
-        self._last_sequence = sequence
+        self._last_sequence = ack.seq
 
 
 def _is_acknowledged(ack: "asyncio.Future[PubAck]") -> bool:

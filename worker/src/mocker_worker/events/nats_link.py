@@ -13,7 +13,8 @@ from mocker_worker.events.registrar import Registrar
 from mocker_worker.events.sink import CacheSnapshot
 
 _CLOSE_TIMEOUT_S = 2.0
-_CANCEL_AGAIN_S = 0.2
+_CANCEL_AGAIN_S = 3.0
+"""Long enough not to cut off what a task does to clean up."""
 
 
 class NatsLink:
@@ -67,14 +68,19 @@ class NatsLink:
 
     async def close(self) -> None:
         """Delete the registration, publish what is queued, disconnect."""
+        try:
+            await self._leave()
+        finally:
+            for task in reversed(self._running):
+                await _end(task)
+
+    async def _leave(self) -> None:
         if self._registrar is not None and self._registering is not None:
             await _end(self._registering)
             if self._registrar.registered.is_set():
                 await self._registrar.remove(_CLOSE_TIMEOUT_S)
         if self._publisher is not None and self._connection.is_up:
             await self._publisher.flush(_CLOSE_TIMEOUT_S)
-        for task in reversed(self._running):
-            await _end(task)
 
     def _run(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         if self._tasks is None:

@@ -16,6 +16,7 @@ from mocker_worker.server.requests import DEFAULT_CHAT_TOKENS, GenerationRequest
 
 _SIDE_CHANNEL_PORT = 5600
 _MAX_ID_CHARACTERS = 256
+_MAX_RANK_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +107,11 @@ class Generator:
     def _rank(self, wanted: str | None) -> EngineDriver:
         if wanted is None:
             return min(self._ranks, key=lambda rank: rank.num_streams)
-        if not wanted.isdecimal() or int(wanted) >= len(self._ranks):
+        is_number = wanted.isdecimal() and len(wanted) <= _MAX_RANK_DIGITS
+        if not is_number or int(wanted) >= len(self._ranks):
             raise InvalidRequest(
                 "X-data-parallel-rank",
-                f"X-data-parallel-rank: must be 0..{len(self._ranks) - 1}, not {wanted!r}",
+                f"X-data-parallel-rank: must be 0..{len(self._ranks) - 1}, not {wanted[:40]!r}",
             )
         return self._ranks[int(wanted)]
 

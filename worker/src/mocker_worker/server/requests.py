@@ -239,7 +239,11 @@ def _refuse(message: str) -> NoReturn:
 
 def _content(message: Message) -> str:
     """Return a message's text, with earlier tool calls after it."""
-    calls = tool_calls_text(message.tool_calls) if message.tool_calls else ""
+    try:
+        calls = tool_calls_text(message.tool_calls) if message.tool_calls else ""
+    except RecursionError as error:
+        text = "messages.tool_calls: nested too deeply; flatten the value"
+        raise InvalidRequest("messages", text) from error
     if not isinstance(message.content, list):
         return (message.content or "") + calls
     for part in message.content:
