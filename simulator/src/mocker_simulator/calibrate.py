@@ -12,7 +12,7 @@ from statistics import fmean
 
 from mocker_protocol.engine_args import EngineArgs, load_engine_args
 from mocker_simulator.calibration import calibrate, relative, simulate
-from mocker_simulator.engine_flags import engine_flags
+from mocker_simulator.engine_flags import engine_flags, read_text
 from mocker_simulator.fleet import Outcome
 from mocker_simulator.measured import Measured, read_measured, replay_of
 from mocker_simulator.plots import Line, Point, plot
@@ -24,13 +24,13 @@ _SERIES = ("running", "waiting")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A figure of the requests that were not fitted."""
+    """A figure of the requests that were not fitted, or a curve of the whole run."""
 
     name: str
     simulated: float
     measured: float
     error: float
-    """Relative; of a curve: the mean distance over the mean."""
+    """Relative; of a curve: the mean distance over the mean, alone if the mean is 0."""
 
 
 def run(arguments: argparse.Namespace) -> str:
@@ -42,31 +42,61 @@ def run(arguments: argparse.Namespace) -> str:
         OSError: if a file cannot be read or written.
     """
     requests = read_measured(Path(arguments.requests))
+    _check_answers(arguments.requests, requests)
     args = engine_args(arguments)
     timing = calibrate(requests, args, rounds=arguments.rounds)
     outcome = simulate(args, timing, replay_of(requests), sampling=True)
+    _check_served(arguments.requests, outcome)
     found = compare_requests(outcome, requests)
+    curves: list[Comparison] = []
     if arguments.timeseries:
         measured = read_series(Path(arguments.timeseries))
-        found += [compare_curves(outcome, measured, name) for name in _SERIES]
+        curves = [compare_curves(outcome, measured, name) for name in _SERIES]
         if arguments.plot:
             Path(arguments.plot).write_text(picture(outcome, measured))
     model = timing.model_dump()
     if arguments.output:
         Path(arguments.output).write_text(json.dumps({"timing_model": model}) + "\n")
     if arguments.json:
-        figures = {c.name: [c.simulated, c.measured, c.error] for c in found}
-        return json.dumps({"timing_model": model, "held_out": figures})
-    lines = [f"timing model  {json.dumps(model)}", ""]
-    lines += [f"{'not fitted':24}{'simulated':>14}{'measured':>14}{'error':>10}"]
-    lines += [f"{c.name:24}{c.simulated:14,.3f}{c.measured:14,.3f}{c.error:10.2%}" for c in found]
+        parts = {"held_out": _figures(found), "whole_run": _figures(curves)}
+        return json.dumps({"timing_model": model} | parts)
+    lines = [f"timing model  {json.dumps(model)}", "", *_table("not fitted", found)]
+    if curves:
+        lines += ["", *_table("whole run", curves)]
     return "\n".join(lines)
+
+
+def _figures(found: list[Comparison]) -> dict[str, list[float]]:
+    return {c.name: [c.simulated, c.measured, c.error] for c in found}
+
+
+def _table(head: str, found: list[Comparison]) -> list[str]:
+    return [
+        f"{head:24}{'simulated':>14}{'measured':>14}{'error':>10}",
+        *(f"{c.name:24}{c.simulated:14,.3f}{c.measured:14,.3f}{c.error:10.2%}" for c in found),
+    ]
+
+
+def _check_answers(file: str, requests: list[Measured]) -> None:
+    if not all(any(r.output_tokens > 1 for r in requests[half::2]) for half in (0, 1)):
+        raise InvalidTrace(
+            f"{file}: half of the requests have no answer of two tokens; measure longer answers"
+        )
+
+
+def _check_served(file: str, outcome: Outcome) -> None:
+    for record in outcome.records:
+        if record.refused:
+            raise InvalidTrace(
+                f"{file}: an engine with these arguments refuses request {record.index + 1}: "
+                f"{record.refused}"
+            )
 
 
 def engine_args(arguments: argparse.Namespace) -> EngineArgs:
     """Return the measured engine's arguments, from flags and an optional file."""
     file = arguments.extra_engine_args
-    text = Path(file).read_text() if file else "{}"
+    text = read_text(Path(file)) if file else "{}"
     args = load_engine_args(text, engine_flags(arguments))
     return args.model_copy(update={"publish_kv_events": False})
 
@@ -89,15 +119,18 @@ def read_series(path: Path) -> dict[str, list[Point]]:
     """Read a CSV with columns t (seconds), running and waiting.
 
     Raises:
-        InvalidTrace: if a column is missing or no number.
+        InvalidTrace: if a column is missing or no number, or there are no rows.
         OSError: if the file cannot be read.
     """
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
-        return {name: [(float(row["t"]), float(row[name])) for row in rows] for name in _SERIES}
+        found = {name: [(float(row["t"]), float(row[name])) for row in rows] for name in _SERIES}
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidTrace(f"{path}: not a time series of t, running, waiting: {error}") from error
+    if not rows:
+        raise InvalidTrace(f"{path}: has no rows; give a CSV of t, running, waiting")
+    return found
 
 
 def compare_curves(outcome: Outcome, measured: dict[str, list[Point]], name: str) -> Comparison:
@@ -106,7 +139,9 @@ def compare_curves(outcome: Outcome, measured: dict[str, list[Point]], name: str
     ours = curve(outcome, name, [at for at, _ in real])
     distance = fmean(abs(a - b) for (_, a), (_, b) in zip(ours, real, strict=True))
     mean = fmean(value for _, value in real)
-    return Comparison(f"{name} over time", fmean(y for _, y in ours), mean, distance / mean)
+    return Comparison(
+        f"{name} over time", fmean(y for _, y in ours), mean, distance / (mean or 1.0)
+    )
 
 
 def curve(outcome: Outcome, name: str, moments_s: list[float]) -> list[Point]:

@@ -74,15 +74,15 @@ def distance(outcome: Outcome, requests: list[Measured], chosen: Sequence[int]) 
             return float("inf")
         total += abs(record.first_token_ms - request.first_token_ms)
         total += abs(record.finish_ms - request.last_token_ms)
-    scale = sum(request.last_token_ms for request in theirs)
+    scale = sum(request.last_token_ms for request in theirs) or 1.0
     means = relative(_mean([r.ttft_ms for r in ours]), _mean([r.ttft_ms for r in theirs]))
     means += relative(_mean([r.tpot_ms for r in ours]), _mean([r.tpot_ms for r in theirs]))
     return total / scale + means
 
 
 def relative(ours: float, theirs: float) -> float:
-    """Return the relative error."""
-    return abs(ours - theirs) / theirs
+    """Return the relative error; the absolute one if theirs is 0."""
+    return abs(ours - theirs) / (theirs or 1.0)
 
 
 def regress(requests: list[Measured], chosen: Sequence[int]) -> Rates:

@@ -119,8 +119,8 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
     pace.add_argument(
         "--concurrency", type=_positive, metavar="N", help="N clients that wait for their answers"
     )
-    load.add_argument("--shared-prefix-ratio", type=float, default=0.0, metavar="0..1")
-    load.add_argument("--prefix-groups", type=_positive, default=1, metavar="N")
+    load.add_argument("--shared-prefix-ratio", type=_share, metavar="0..1", help="(0)")
+    load.add_argument("--prefix-groups", type=_positive, metavar="N", help="(1)")
     load.add_argument("--load-seed", type=int, default=0, metavar="N")
 
 
@@ -131,6 +131,9 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument("--prefill", type=_positive, metavar="N")
     fleet.add_argument("--decode", type=_positive, metavar="N")
     fleet.add_argument("--routing", choices=[mode.value for mode in RoutingMode])
+    fleet.add_argument(
+        "--routing-seed", type=int, default=0, metavar="N", help="of kv routing's lots (0)"
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -151,4 +154,11 @@ def _ratio(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError("must be greater than 0")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError("must be from 0 to 1")
     return value

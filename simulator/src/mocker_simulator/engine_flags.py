@@ -7,7 +7,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
-from mocker_protocol.engine_args import EngineArgs
+from mocker_protocol.engine_args import EngineArgs, InvalidEngineArgs
 from mocker_protocol.timing_profile import profile_from_json, profile_from_npz
 
 _SKIPPED = frozenset({"worker_type", "publish_kv_events", "timing_model", "engine_type"})
@@ -47,11 +47,29 @@ def engine_flags(arguments: argparse.Namespace) -> dict[str, Any]:
     return given
 
 
+def read_text(path: Path) -> str:
+    """Read a file of engine arguments.
+
+    Raises:
+        InvalidEngineArgs: if it is no UTF-8 text.
+        OSError: if it cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidEngineArgs(f"{path}: not UTF-8 text: {error}") from error
+
+
 def read_profile(path: Path) -> dict[str, Any]:
-    """Read an NPZ file, or a directory with prefill_raw_data.json and decode_raw_data.json."""
+    """Read an NPZ file, or a directory with prefill_raw_data.json and decode_raw_data.json.
+
+    Raises:
+        InvalidEngineArgs: if a file is no UTF-8 text, or not what it should be.
+        OSError: if it cannot be read.
+    """
     if path.is_dir():
         prefill, decode = path / "prefill_raw_data.json", path / "decode_raw_data.json"
-        return profile_from_json(prefill.read_text(), decode.read_text())
+        return profile_from_json(read_text(prefill), read_text(decode))
     return profile_from_npz(path.read_bytes())
 
 

@@ -1,7 +1,8 @@
 """How far a simulation is from another engine's figures for the same input."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 EQUAL = ("num_requests", "total_input_tokens", "total_output_tokens")
 RELATIVE = ("duration_ms", "mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms")
@@ -23,6 +24,11 @@ def tolerance_of(args: list[str]) -> Tolerance:
     if "kv" in args:
         return Tolerance(0.03, 0.005)
     return Tolerance(0.005 if "--prefill" in args else 0.0001, 0.001)
+
+
+def mean_of(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each figure over runs that drew different lots."""
+    return {name: fmean(run[name] for run in runs) for name in (*EQUAL, *RELATIVE, RATIO)}
 
 
 def errors(ours: Mapping[str, float], theirs: Mapping[str, float]) -> dict[str, float]:

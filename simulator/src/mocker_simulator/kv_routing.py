@@ -6,7 +6,6 @@ draw lots. For prefill workers only the prefill work counts, for decode workers 
 The cached blocks are those of the worker's present pass.
 """
 
-import sys
 from random import Random
 
 from mocker_protocol.names import WorkerType
@@ -20,7 +19,7 @@ class _Load:
 
     def __init__(self) -> None:
         self.prefill_tokens = 0
-        self.blocks = BlockPool(sys.maxsize)
+        self.blocks = BlockPool(0)
 
     def blocks_with(self, request: SimulatedRequest) -> int:
         """Return the blocks of active requests, one more included; shared ones count once."""
@@ -40,7 +39,10 @@ class _Stay:
         load.prefill_tokens += prefill_tokens
         prefix = load.blocks.lookup(keys, len(keys))
         run = load.blocks.hold(prefix)
-        load.blocks.take(len(keys) - prefix.num_blocks)
+        new_blocks = len(keys) - prefix.num_blocks
+        # No room for blocks that nobody holds: they count for nothing here.
+        load.blocks.num_blocks = load.blocks.num_held + new_blocks
+        load.blocks.take(new_blocks)
         self._run: Run
         self._run, _ = load.blocks.fill(run, keys[prefix.num_blocks :], self)
 
@@ -59,6 +61,7 @@ class KvRouter:
     looks_at_caches = True
 
     def __init__(self, workers: list[VirtualWorker], *, seed: int = 0) -> None:
+        """Set a router up; `seed` is that of the lots that equals draw."""
         self._workers = workers
         self._loads = [_Load() for _ in workers]
         self._stays: dict[int, _Stay] = {}

@@ -60,6 +60,9 @@ def read_measured(path: Path) -> list[Measured]:
         raise InvalidTrace(f"{path}: not measured requests: {error}") from error
     if len(rows) < 2:
         raise InvalidTrace(f"{path}: has fewer than two requests; measure more")
+    for number, row in enumerate(rows, 1):
+        if reason := _fault(row):
+            raise InvalidTrace(f"{path}, request {number}: {reason}; remove the row")
     rows.sort(key=lambda row: row.queued_ts)
     start = rows[0].queued_ts
 
@@ -77,6 +80,14 @@ def read_measured(path: Path) -> list[Measured]:
         )
         for row in rows
     ]
+
+
+def _fault(row: _Row) -> str | None:
+    if row.input_toks < 1 or row.output_toks < 1:
+        return "input_toks and output_toks must be at least 1"
+    if not row.queued_ts <= row.first_token_ts <= row.last_token_ts:
+        return "must be queued, first and last answered in this order"
+    return None
 
 
 def replay_of(requests: list[Measured]) -> Workload:

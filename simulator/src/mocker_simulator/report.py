@@ -95,14 +95,18 @@ def _hit_plot(outcome: Outcome) -> str:
 
 
 def _throughput_plot(outcome: Outcome) -> str:
-    ends = [(r.finish_ms / 1000, r.received_tokens) for r in outcome.records if r.finish_ms]
-    width = max((at for at, _ in ends), default=1.0) / _BUCKETS or 1.0
-    sums = [0.0] * (_BUCKETS + 1)
-    for at, tokens in ends:
-        sums[int(at / width)] += tokens
-    points = [((i + 0.5) * width, total / width) for i, total in enumerate(sums[:_BUCKETS])]
-    line = Line("of requests that end", points)
+    line = Line("of requests that end", throughput(outcome.records))
     return plot("Output tokens a second", [line], unit="tokens/s")
+
+
+def throughput(records: Sequence[RequestRecord]) -> list[Point]:
+    """Return (seconds, tokens a second of the requests that end) of equal stretches of time."""
+    ends = [(r.finish_ms / 1000, r.received_tokens) for r in records if r.finish_ms is not None]
+    width = max((at for at, _ in ends), default=1.0) / _BUCKETS or 1.0
+    sums = [0.0] * _BUCKETS
+    for at, tokens in ends:
+        sums[min(int(at / width), _BUCKETS - 1)] += tokens
+    return [((i + 0.5) * width, total / width) for i, total in enumerate(sums)]
 
 
 def _fleet_plot(samples: Sequence[Samples]) -> str:

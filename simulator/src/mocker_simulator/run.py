@@ -2,15 +2,16 @@
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mocker_protocol.engine_args import EngineArgs, load_engine_args
 from mocker_protocol.names import WorkerType
-from mocker_simulator.engine_flags import engine_flags
+from mocker_simulator.engine_flags import engine_flags, read_text
 from mocker_simulator.fleet import Fleet, FleetSpec
 from mocker_simulator.kv_routing import KvRouter
-from mocker_simulator.manifest import Deployment, read_deployment
+from mocker_simulator.manifest import Deployment, load_manifest, read_deployment
 from mocker_simulator.routing import Router, RoutingMode, least_loaded, round_robin
 from mocker_simulator.synthetic import SyntheticLoad, generate
 from mocker_simulator.traces import read_trace
@@ -20,8 +21,8 @@ from mocker_simulator.workload import Workload
 _ROUTERS: dict[RoutingMode, Callable[[list[VirtualWorker]], Router]] = {
     RoutingMode.ROUND_ROBIN: round_robin,
     RoutingMode.LEAST_LOADED: least_loaded,
-    RoutingMode.KV: KvRouter,
 }
+_PROMPT_FLAGS = ("isl", "osl", "shared_prefix_ratio", "prefix_groups")
 
 
 class InvalidUsage(ValueError):
@@ -44,14 +45,21 @@ def make_fleet(arguments: argparse.Namespace, *, sampling: bool) -> Fleet:
     return Fleet(
         spec,
         make_workload(arguments, spec.entry.block_size),
-        make_router=_ROUTERS[RoutingMode(routing)],
+        make_router=_make_router(RoutingMode(routing), arguments.routing_seed),
         concurrency=arguments.concurrency,
         sampling=sampling,
     )
 
 
 def fleet_spec(arguments: argparse.Namespace, deployment: Deployment | None) -> FleetSpec:
-    """Return the engines; flags outweigh the manifest."""
+    """Return the engines; flags outweigh the manifest.
+
+    Raises:
+        InvalidUsage: if flags contradict each other.
+        InvalidEngineArgs: if an engine argument is wrong.
+    """
+    if arguments.workers is not None and (arguments.prefill or arguments.decode):
+        raise InvalidUsage("--workers is for aggregated workers: leave out --prefill and --decode")
     replicas = dict(deployment.replicas) if deployment else {}
     if arguments.workers is not None:
         replicas = {WorkerType.AGGREGATED: arguments.workers}
@@ -77,6 +85,9 @@ def fleet_spec(arguments: argparse.Namespace, deployment: Deployment | None) -> 
 def make_workload(arguments: argparse.Namespace, block_size: int) -> Workload:
     """Return the trace or the synthetic load."""
     if arguments.trace is not None:
+        if given := [name for name in _PROMPT_FLAGS if getattr(arguments, name) is not None]:
+            flags = ", ".join("--" + name.replace("_", "-") for name in given)
+            raise InvalidUsage(f"--trace brings its own prompts: leave out {flags}")
         workload = read_trace(
             Path(arguments.trace),
             limit=arguments.limit,
@@ -97,19 +108,19 @@ def make_workload(arguments: argparse.Namespace, block_size: int) -> Workload:
         requests,
         interval_ms=interval_ms,
         poisson=arguments.rate is not None,
-        shared_prefix_ratio=arguments.shared_prefix_ratio,
-        prefix_groups=arguments.prefix_groups,
+        shared_prefix_ratio=arguments.shared_prefix_ratio or 0.0,
+        prefix_groups=arguments.prefix_groups or 1,
         seed=arguments.load_seed,
     )
     return generate(load, block_size)
 
 
-def _deployment(file: str | None) -> Deployment | None:
-    if file is None:
-        return None
-    import yaml  # slow to import, and not needed without a manifest
+def _make_router(mode: RoutingMode, seed: int) -> Callable[[list[VirtualWorker]], Router]:
+    return partial(KvRouter, seed=seed) if mode is RoutingMode.KV else _ROUTERS[mode]
 
-    return read_deployment(yaml.safe_load(Path(file).read_text()))
+
+def _deployment(file: str | None) -> Deployment | None:
+    return None if file is None else read_deployment(load_manifest(Path(file)))
 
 
 def _engine(
@@ -119,5 +130,5 @@ def _engine(
     given |= engine_flags(arguments)
     given["worker_type"] = role.value
     file = arguments.extra_engine_args
-    args = load_engine_args(Path(file).read_text() if file else "{}", given)
+    args = load_engine_args(read_text(Path(file)) if file else "{}", given)
     return args.model_copy(update={"publish_kv_events": False})

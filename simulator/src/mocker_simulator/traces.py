@@ -6,7 +6,8 @@ columns TIMESTAMP, ContextTokens and GeneratedTokens, and nothing about shared p
 """
 
 import csv
-from datetime import datetime
+from datetime import UTC, datetime
+from io import StringIO
 from itertools import count, islice
 from pathlib import Path
 
@@ -81,14 +82,17 @@ def _read_azure(path: Path, limit: int | None) -> Workload:
     times: list[datetime] = []
     prompts: list[int] = []
     outputs: list[int] = []
-    with path.open(newline="") as file:
-        for number, row in enumerate(islice(csv.DictReader(file), limit), 2):
-            try:
-                times.append(datetime.fromisoformat(row["TIMESTAMP"][:26]))
-                prompts.append(max(int(row["ContextTokens"]), 1))
-                outputs.append(max(int(row["GeneratedTokens"]), 1))
-            except (KeyError, TypeError, ValueError) as error:
-                raise InvalidTrace(f"{path}, line {number}: not an Azure trace: {error}") from error
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidTrace(f"{path}: not UTF-8 text: {error}") from error
+    for number, row in enumerate(islice(csv.DictReader(StringIO(text)), limit), 2):
+        try:
+            times.append(_without_zone(datetime.fromisoformat(row["TIMESTAMP"])))
+            prompts.append(max(int(row["ContextTokens"]), 1))
+            outputs.append(max(int(row["GeneratedTokens"]), 1))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidTrace(f"{path}, line {number}: not an Azure trace: {error}") from error
     start = min(times, default=datetime.min)
     order = sorted(range(len(times)), key=times.__getitem__)
     unique = count()
@@ -100,3 +104,8 @@ def _read_azure(path: Path, limit: int | None) -> Workload:
         block_ids=[list(islice(unique, -(-prompts[i] // size))) for i in order],
         trace_block_size=size,
     )
+
+
+def _without_zone(moment: datetime) -> datetime:
+    """Return a moment in UTC, which is what a stamp without a zone means in these traces."""
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment

@@ -52,6 +52,8 @@ class VirtualWorker:
         self._run: DecodeRun | None = None
         self._passes = 0
         """Passes of the run that will be run, not fewer than have started."""
+        self._early: list[SimulatedRequest] = []
+        """Requests that end with the present pass, if the engine has caught up with it."""
         self._output: PassOutput | None = None
 
     def add(self, request: SimulatedRequest, now_ms: float) -> bool:
@@ -74,11 +76,13 @@ class VirtualWorker:
     def catch_up(self, now_ms: float) -> bool:
         """Let the engine be what it is in the present pass; True if a run ends sooner for it."""
         run = self._run
-        if run is None or not self.cut(now_ms) or self.ends_ms is None:
+        if run is None:
             return False
+        sooner = self.cut(now_ms)
+        assert self.ends_ms is not None, "a run has an end"
         self._run = None
-        self._decode(run, self._passes, self.ends_ms)
-        return True
+        self._early = self._decode(run, self._passes, self.ends_ms)
+        return sooner
 
     def start(self, now_ms: float) -> bool:
         """Begin the next pass or run; False if there is nothing to do."""
@@ -107,6 +111,8 @@ class VirtualWorker:
             self._end_run(self._run, now_ms, listener)
         elif self._output is not None:
             self._end_pass(self._output, now_ms, listener)
+        else:
+            self._finish(now_ms, listener)
 
     def cached_blocks(self, request: SimulatedRequest) -> int:
         """Return how many blocks of a request's prompt the worker has cached."""
@@ -114,7 +120,13 @@ class VirtualWorker:
 
     def _end_run(self, run: DecodeRun, now_ms: float, listener: Listener) -> None:
         self._run = None
-        for request in self._decode(run, self._passes, now_ms):
+        self._early = self._decode(run, self._passes, now_ms)
+        self._finish(now_ms, listener)
+
+    def _finish(self, now_ms: float, listener: Listener) -> None:
+        """Name the requests that a run completed."""
+        done, self._early = self._early, []
+        for request in done:
             request.record.finish_ms = now_ms
             listener.finished(request, now_ms)
 

@@ -8,6 +8,8 @@ import yaml
 
 from mocker_simulator.cli import main
 from mocker_simulator.progress import progress_bar
+from mocker_simulator.records import RequestRecord
+from mocker_simulator.report import throughput
 
 LOAD = ["--isl", "200", "--osl", "20", "--requests", "30"]
 STEADY = [*LOAD, "--interval-ms", "20"]
@@ -148,6 +150,9 @@ def test_the_report_is_one_page_that_loads_nothing(tmp_path: Path, capsys) -> No
         (LOAD, 2, "--interval-ms"),
         ([*STEADY, "--prefill", "1"], 2, "at least one worker"),
         ([*STEADY, "--block-size", "1"], 2, "block_size"),
+        ([*STEADY, "--workers", "2", "--prefill", "1", "--decode", "1"], 2, "leave out --prefill"),
+        (["--trace", "x.jsonl", "--isl", "9"], 2, "leave out --isl"),
+        (["--trace", "x.jsonl", "--shared-prefix-ratio", "0"], 2, "--shared-prefix-ratio"),
         ([*STEADY, "--timing-model", '{"type": "step"}'], 2, "base_ms"),
         (["--trace", "/nowhere.jsonl"], 1, "/nowhere.jsonl"),
     ],
@@ -170,6 +175,47 @@ def test_a_bad_row_of_a_trace_is_named(row: str, words: str, tmp_path: Path, cap
     trace.write_text(row + "\n")
     assert main(["run", "--trace", str(trace)]) == 1
     assert words in capsys.readouterr().err
+
+
+def test_a_share_is_from_0_to_1(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", *STEADY, "--shared-prefix-ratio", "1.5"])
+    assert "must be from 0 to 1" in capsys.readouterr().err
+
+
+def test_files_that_are_no_text_are_named(tmp_path: Path, capsys) -> None:
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe\x00\xd8")
+    assert main(["run", "--trace", str(binary)]) == 1
+    assert main(["run", *STEADY, "--extra-engine-args", str(binary)]) == 2
+    assert capsys.readouterr().err.count("binary.csv: not UTF-8 text") == 2
+
+
+def test_azure_stamps_with_and_without_a_zone_can_be_compared(figures, tmp_path: Path) -> None:
+    trace, rows = tmp_path / "azure.csv", tmp_path / "rows.jsonl"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00.009930+00:00,9,4\n2024-05-10 00:00:01.0099300,9,4\n"
+    )
+    figures("--trace", str(trace), "--per-request", str(rows))
+    arrivals = [json.loads(line)["arrival_ms"] for line in rows.read_text().splitlines()]
+    assert arrivals == [0.0, 1000.0]
+
+
+def test_the_lots_of_kv_routing_can_be_drawn_again(figures) -> None:
+    args = [*LOAD, "--rate", "40", "--workers", "3", "--routing", "kv"]
+    found = {figures(*args, "--routing-seed", str(seed))["mean_ttft_ms"] for seed in range(4)}
+    assert len(found) > 1
+
+
+def test_the_throughput_of_the_last_moment_is_plotted() -> None:
+    records = [
+        RequestRecord(0, 0.0, 9, 4, first_token_ms=0.0, finish_ms=at, received_tokens=60)
+        for at in (0.0, 120_000.0)
+    ]
+    points = throughput(records)
+    assert len(points) == 120
+    assert (points[0][1], points[-1][1]) == (60.0, 60.0)
 
 
 def test_the_progress_bar_is_for_terminals_only(tmp_path: Path) -> None:
@@ -214,3 +260,60 @@ def test_calibration_finds_the_rates_that_made_the_measurements(tmp_path: Path, 
     assert all(error < 0.02 for _, _, error in found["held_out"].values())
     assert json.loads(output.read_text())["timing_model"] == found["timing_model"]
     assert main(["run", *load, "--extra-engine-args", str(output)]) == 0
+
+
+ROW = {
+    "input_toks": 40,
+    "output_toks": 9,
+    "queued_ts": 1.0,
+    "first_token_ts": 1.1,
+    "last_token_ts": 1.5,
+}
+
+
+def calibrated(tmp_path: Path, *args: str, **changes: float) -> int:
+    """Calibrate with ten requests that do not wait for each other."""
+    file = tmp_path / "measured.jsonl"
+    moments = ("queued_ts", "first_token_ts", "last_token_ts")
+    rows = [ROW | {name: ROW[name] + i for name in moments} | changes for i in range(10)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return main(["calibrate", "--requests", str(file), "--rounds", "2", *args])
+
+
+def test_curves_are_of_the_whole_run_and_may_be_flat(tmp_path: Path, capsys) -> None:
+    series = tmp_path / "series.csv"
+    series.write_text("t,running,waiting\n" + "".join(f"{i}.2,1,0\n" for i in range(9)))
+    assert calibrated(tmp_path, "--timeseries", str(series), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["whole_run"]["waiting over time"] == [0.0, 0.0, 0.0]
+    assert found["held_out"].keys() == {"mean TTFT, ms", "mean TPOT, ms"}
+    assert calibrated(tmp_path, "--timeseries", str(series)) == 0
+    _, held_out, whole_run = capsys.readouterr().out.split("\n\n")
+    assert held_out.startswith("not fitted")
+    assert whole_run.startswith("whole run")
+    assert "waiting" in whole_run
+
+
+@pytest.mark.parametrize("content", [b"", b"t,running,waiting\n", b"t\n1\n", b"\xff\xfe\x00\xd8"])
+def test_a_time_series_without_figures_is_named(content: bytes, tmp_path: Path, capsys) -> None:
+    series = tmp_path / "series.csv"
+    series.write_bytes(content)
+    assert calibrated(tmp_path, "--timeseries", str(series)) == 1
+    assert "series.csv" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"output_toks": 1}, "no answer of two tokens"),
+        ({"output_toks": 0}, "must be at least 1"),
+        ({"input_toks": 0}, "must be at least 1"),
+        ({"last_token_ts": 0.5}, "queued, first and last"),
+        ({"input_toks": 9000}, "refuses request 1"),
+    ],
+)
+def test_measurements_that_nothing_can_be_fitted_to_are_named(
+    changes: dict[str, float], words: str, tmp_path: Path, capsys
+) -> None:
+    assert calibrated(tmp_path, "--max-model-len", "8192", **changes) == 1
+    assert words in capsys.readouterr().err
