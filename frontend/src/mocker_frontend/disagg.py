@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mocker_protocol.json_nesting import TooDeep, check_nesting
+
 JsonObject: TypeAlias = dict[str, Any]
 
 _REMOTE_DECODE: JsonObject = {
@@ -31,8 +33,11 @@ def parse_body(payload: bytes) -> JsonObject:
         InvalidBody: if it is not a JSON object.
     """
     try:
+        check_nesting(payload)
         body = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except TooDeep as error:
+        raise InvalidBody(f"the request body is refused: {error}; flatten it") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidBody(f"the request body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise InvalidBody("the request body must be a JSON object")

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable
 
-import msgspec
 import nats
 import nats.errors
 import nats.js.errors
@@ -151,7 +150,7 @@ class _Watch:
     def _put(self, entry: KeyValue.Entry) -> None:
         try:
             registration = decode_registration(entry.value or b"")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             log.warning("ignoring a registration key=%s error=%s", entry.key, error)
             return
         if self._registry.put(

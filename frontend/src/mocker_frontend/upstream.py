@@ -16,7 +16,6 @@ import aiohttp
 import msgspec
 
 from mocker_frontend.disagg import JsonObject
-from mocker_frontend.errors import invalid_request
 from mocker_frontend.registry import Registry, Worker
 from mocker_frontend.routing.selection import Selector
 from mocker_frontend.telemetry import Telemetry
@@ -122,7 +121,7 @@ class Upstream:
             NoWorkerAnswered: when each worker of the role was tried once.
             RequestFailed: if the body is nested too deeply to be sent (400).
         """
-        payload = _encode(request.body)
+        payload = msgspec.json.encode(request.body)
         failures: dict[str, str] = {}
         while (worker := self._choose(role, failures)) is not None:
             with self._selector.sending(worker):
@@ -191,13 +190,6 @@ class Upstream:
             response.close()
             raise
         return Reply(worker, response, first)
-
-
-def _encode(body: JsonObject) -> bytes:
-    try:
-        return msgspec.json.encode(body)
-    except RecursionError as error:
-        raise invalid_request("the request body is nested too deeply; flatten it") from error
 
 
 def _reason(error: Exception) -> str:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from mocker_protocol.block_hash import BlockHash
+from mocker_protocol.json_nesting import check_nesting
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ def decode_router_event(payload: bytes) -> RouterEvent:
         ValueError: if the payload is not a RouterEvent.
     """
     try:
+        check_nesting(payload)
         message = _decoder.decode(payload)
         event = message["event"]
         return RouterEvent(
@@ -76,7 +78,7 @@ def decode_router_event(payload: bytes) -> RouterEvent:
             event=_event(event["data"]),
             dp_rank=int(event.get("dp_rank", 0)),
         )
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a RouterEvent: {error}") from error
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from mocker_protocol.json_nesting import check_nesting
 from mocker_protocol.names import GENERATE_ENDPOINT, WorkerType
 
 BUCKET = "mocker-workers"
@@ -60,6 +61,7 @@ def decode_registration(payload: bytes) -> WorkerRegistration:
     """Parse a record.
 
     Raises:
-        msgspec.DecodeError: if it is not one (a ValueError).
+        ValueError: if it is not one.
     """
+    check_nesting(payload)
     return msgspec.json.decode(payload, type=WorkerRegistration)

@@ -75,18 +75,14 @@ async def test_the_role_that_opens_a_chat_is_no_token(start_worker, start_fronte
     assert await frontend.metric("dynamo_frontend_inter_token_latency_seconds_count") == 4
 
 
-async def test_a_body_that_is_nested_too_deeply_is_400(start_worker, start_frontend):
+@pytest.mark.parametrize(("depth", "status"), [(90, 200), (100, 400), (950, 400), (100_000, 400)])
+async def test_a_body_that_is_nested_too_deeply_is_400(start_worker, start_frontend, depth, status):
     worker = await start_worker()
     frontend = await start_frontend(decode=[worker])
-    refusals = []
-    for depth in [*range(940, 1000), 100_000]:
-        payload = b'{"max_tokens":1,"deep":' + b"[" * depth + b"]" * depth + b"}"
-        response = await frontend.session.post(frontend.url + "/v1/completions", data=payload)
-        assert response.status != 500
-        if response.status == 400:
-            refusals.append((await response.json())["error"])
-    assert {error["type"] for error in refusals} == {"invalid_request_error"}
-    assert any("nested too deeply" in error["message"] for error in refusals)
+    payload = b'{"max_tokens":1,"deep":' + b"[" * depth + b"]" * depth + b"}"
+    response = await frontend.session.post(frontend.url + "/v1/completions", data=payload)
+    assert response.status == status
+    assert (b"nested deeper than 100 levels" in await response.read()) is (status == 400)
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff"])

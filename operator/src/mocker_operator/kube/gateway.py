@@ -212,4 +212,3 @@ def _as_object(raw: bytes) -> dict[str, Any]:
     except ValueError:
         answer = None
     return answer if isinstance(answer, dict) else {"message": raw[:200].decode(errors="replace")}
-

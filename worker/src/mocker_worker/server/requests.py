@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
+from mocker_protocol.json_nesting import TooDeep, check_nesting
 from mocker_worker.server.errors import InvalidRequest, NotSupported
 from mocker_worker.tokenizer import (
     TOKEN_TEXTS,
@@ -216,10 +217,13 @@ _completion_decoder = msgspec.json.Decoder(CompletionRequest)
 
 def _parse(decoder: "msgspec.json.Decoder[_Body]", body: bytes) -> _Body:
     try:
+        check_nesting(body)
         request = decoder.decode(body)
+    except TooDeep as error:
+        raise InvalidRequest(None, f"the body is refused: {error}; flatten it") from error
     except msgspec.ValidationError as error:
         _refuse(str(error))
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(None, f"the body is not JSON: {error}") from error
     request.check()
     return request
@@ -239,11 +243,7 @@ def _refuse(message: str) -> NoReturn:
 
 def _content(message: Message) -> str:
     """Return a message's text, with earlier tool calls after it."""
-    try:
-        calls = tool_calls_text(message.tool_calls) if message.tool_calls else ""
-    except RecursionError as error:
-        text = "messages.tool_calls: nested too deeply; flatten the value"
-        raise InvalidRequest("messages", text) from error
+    calls = tool_calls_text(message.tool_calls) if message.tool_calls else ""
     if not isinstance(message.content, list):
         return (message.content or "") + calls
     for part in message.content:
