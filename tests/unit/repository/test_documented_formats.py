@@ -82,3 +82,21 @@ def test_every_example_of_the_resource_is_valid(path):
     assert resources
     for resource in resources:
         parse_spec(resource, unknown="forbid")
+
+
+def test_the_permissions_in_the_documents_are_those_that_the_chart_grants():
+    granted = yaml.safe_load((ROOT / "tests/data/operator_rules.yaml").read_text())
+    rows = re.findall(
+        r"^\| (`[a-z.8]+`|core) \| ([a-z/, ]+) \| ([a-z, ]+) \|$",
+        (ROOT / "docs/operator.md").read_text(),
+        flags=re.MULTILINE,
+    )
+    documented = [
+        {
+            "apiGroups": ["" if group == "core" else group.strip("`")],
+            "resources": resources.split(", "),
+            "verbs": verbs.split(", "),
+        }
+        for group, resources, verbs in rows
+    ]
+    assert documented == granted
