@@ -37,6 +37,10 @@ down: ## Remove the clusters and all that belongs to them; caches stay
 test: setup ## Run every tier of tests that this machine allows
 	@.venv/bin/python hack/test.py
 
+.PHONY: judges
+judges: setup ## Run the tests by foreign consumers alone (docs/judges.md)
+	@.venv/bin/python hack/test.py judges
+
 .PHONY: check
 check: setup ## The one gate for style, types and layers
 	.venv/bin/ruff format --check .
@@ -67,7 +71,11 @@ generate: setup ## Write the CRD again from the models
 	.venv/bin/mocker-operator crd > crds/mockerdeployments.mocker.dev.yaml
 	cp crds/mockerdeployments.mocker.dev.yaml charts/mocker-operator/crds/
 
+LOCK = uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q
+
 .PHONY: lock
 lock: ## Resolve the dependencies again (needs uv)
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o requirements.lock pyproject.toml
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header -q -o requirements-dev.lock --group dev pyproject.toml
+	$(LOCK) --extra tokenizer -o requirements.lock pyproject.toml
+	$(LOCK) --extra tokenizer -o requirements-dev.lock --group dev pyproject.toml
+	for judge in aiperf schemathesis; do $(LOCK) -o hack/judges/$$judge.lock hack/judges/$$judge.in; done
+	for judge in hack/judges/dynamo-*.in; do $(LOCK) --no-deps -o $${judge%.in}.lock $$judge; done
