@@ -25,10 +25,11 @@ from mocker_protocol.names import WorkerType
 
 Integer = Annotated[int, BeforeValidator(integral)]
 PositiveInteger = Annotated[Integer, Field(ge=1, le=MAX_INTEGER)]
+Port = Annotated[Integer, Field(ge=1, le=65535)]
 
 UNSUPPORTED = frozenset(
     "watermark sglang trtllm planner_profile_data enable_local_indexer bootstrap_port "
-    "reasoning zmq_kv_events_port zmq_replay_port router_queue_policy aic_backend aic_system "
+    "reasoning router_queue_policy aic_backend aic_system "
     "aic_backend_version aic_tp_size aic_model_path aic_moe_tp_size aic_moe_ep_size "
     "aic_attention_dp_size aic_gemm_dtype aic_moe_dtype aic_fmha_dtype aic_kv_cache_dtype "
     "aic_comm_dtype aic_nextn aic_nextn_accept_rates aic_mtp_seed gpu_memory_utilization "
@@ -50,6 +51,20 @@ class PreemptionMode(StrEnum):
 
     LIFO = "lifo"
     FIFO = "fifo"
+
+
+class SchedulingPolicy(StrEnum):
+    """Who is served first: who came first, or who has the lowest `priority` (vLLM)."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+class PrefixCachingHashAlgo(StrEnum):
+    """How blocks are hashed: Dynamo's XXH3 chain, or vLLM's chain of canonical CBOR."""
+
+    XXH3 = "xxh3"
+    SHA256_CBOR = "sha256_cbor"
 
 
 class KvTransferTiming(StrEnum):
@@ -170,6 +185,11 @@ class EngineArgs(BaseModel):
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     preemption_mode: Annotated[PreemptionMode, _named(PreemptionMode)] = PreemptionMode.LIFO
+    scheduling_policy: Annotated[SchedulingPolicy, _named(SchedulingPolicy)] = SchedulingPolicy.FCFS
+    """With `priority` the victim of a preemption is the last in that order."""
+    prefix_caching_hash_algo: Annotated[PrefixCachingHashAlgo, _named(PrefixCachingHashAlgo)] = (
+        PrefixCachingHashAlgo.XXH3
+    )
     speedup_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Simulated durations are divided by this; 0 means no simulated delay at all."""
     decode_speedup_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -180,6 +200,10 @@ class EngineArgs(BaseModel):
     worker_type: Annotated[WorkerType, _named(WorkerType)] = WorkerType.AGGREGATED
     publish_kv_events: bool = True
     """Only with `enable_prefix_caching`; decode workers never publish."""
+    zmq_kv_events_port: Port | None = None
+    """Where data-parallel rank 0 publishes KV events by ZMQ; rank r adds r."""
+    zmq_replay_port: Port | None = None
+    """Where rank 0 repeats them on request; rank r adds r."""
     timing_model: TimingModel = PolynomialTiming()
     kv_transfer_bandwidth: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Gigabytes (1e9) a second from prefill to decode workers; None or 0 and less: no delay."""
@@ -216,6 +240,18 @@ class EngineArgs(BaseModel):
             raise ValueError(
                 "max_num_batched_tokens: must be at least max_model_len "
                 f"({self.max_model_len}) when enable_chunked_prefill is false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_choice_of_victims(self) -> Self:
+        if (
+            self.scheduling_policy is SchedulingPolicy.PRIORITY
+            and self.preemption_mode is not PreemptionMode.LIFO
+        ):
+            raise ValueError(
+                "preemption_mode: must be lifo when scheduling_policy is priority, which chooses "
+                "whom to preempt itself; remove one"
             )
         return self
 

@@ -10,7 +10,10 @@ from typing import Any, Union, get_args, get_origin
 from mocker_protocol.engine_args import EngineArgs, InvalidEngineArgs
 from mocker_protocol.timing_profile import profile_from_json, profile_from_npz
 
-_SKIPPED = frozenset({"worker_type", "publish_kv_events", "timing_model", "engine_type"})
+_SKIPPED = frozenset(
+    "worker_type publish_kv_events timing_model engine_type zmq_kv_events_port "
+    "zmq_replay_port".split()
+)
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:

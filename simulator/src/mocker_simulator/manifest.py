@@ -21,6 +21,8 @@ ARGUMENTS = {
     "enablePrefixCaching": "enable_prefix_caching",
     "enableChunkedPrefill": "enable_chunked_prefill",
     "preemptionMode": "preemption_mode",
+    "schedulingPolicy": "scheduling_policy",
+    "prefixCachingHashAlgo": "prefix_caching_hash_algo",
     "speedupRatio": "speedup_ratio",
     "decodeSpeedupRatio": "decode_speedup_ratio",
     "startupTimeSeconds": "startup_time",
@@ -34,7 +36,10 @@ ROUTING = {"roundRobin": RoutingMode.ROUND_ROBIN, "leastLoaded": RoutingMode.LEA
 """What `frontend.routing` may say."""
 
 FIELDS = {
-    "spec": (*(role.value for role in WorkerType), *"model image engine frontend scaling".split()),
+    "spec": (
+        *(role.value for role in WorkerType),
+        *"model image engine kvEvents frontend scaling".split(),
+    ),
     "model": ("name", "maxModelLen"),
     "role": ("replicas", "engine", "scaling", "template"),
     "frontend": ("enabled", "replicas", "routing", "template"),

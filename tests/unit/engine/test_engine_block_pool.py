@@ -34,7 +34,7 @@ class Owner:
         self.run, stored = self.pool.fill(self.run, list(keys), self)
         self.path += keys
         self.blank -= len(keys)
-        return [run.keys for run in stored]
+        return [stored.keys] if stored else []
 
     def leave(self) -> None:
         self.pool.release(self.run, self.blank, self)

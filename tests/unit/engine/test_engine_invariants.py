@@ -1,5 +1,6 @@
 """What must hold under any load: the event stream, the counts, and that everybody finishes."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -176,11 +177,15 @@ def test_cached_blocks_are_told_parents_first_in_long_runs(make_engine, drain) -
 
 
 def test_same_calls_give_the_same_results(make_engine, drain) -> None:
-    def outcome() -> list[StepOutput]:
+    def outcome() -> list[tuple[StepOutput, list[str]]]:
         engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=16)
         for i, prompt in enumerate(families_of_prompts(Random(3), 30)):
             engine.add_request(Request(str(i), prompt[:60], 20))
-        return drain(engine).steps
+        steps = drain(engine).steps
+        admitted = [[request.request_id for request in step.admitted] for step in steps]
+        return [
+            (replace(step, admitted=[]), names) for step, names in zip(steps, admitted, strict=True)
+        ]
 
     assert outcome() == outcome()
 
@@ -202,11 +207,19 @@ class EngineMachine(RuleBasedStateMachine):
         budget=st.integers(1, 24),
         chunked=st.booleans(),
         caching=st.booleans(),
-        mode=st.sampled_from(["lifo", "fifo"]),
+        mode=st.sampled_from(["lifo", "fifo", "priority"]),
         worker_type=st.sampled_from(["aggregated", "prefill", "decode"]),
+        algorithm=st.sampled_from(["xxh3", "sha256_cbor"]),
     )
     def start(
-        self, blocks: int, budget: int, chunked: bool, caching: bool, mode: str, worker_type: str
+        self,
+        blocks: int,
+        budget: int,
+        chunked: bool,
+        caching: bool,
+        mode: str,
+        worker_type: str,
+        algorithm: str,
     ) -> None:
         self.engine = EngineCore(
             parse_engine_args(
@@ -217,7 +230,9 @@ class EngineMachine(RuleBasedStateMachine):
                     "max_num_seqs": 4,
                     "enable_chunked_prefill": chunked,
                     "enable_prefix_caching": caching,
-                    "preemption_mode": mode,
+                    "preemption_mode": "fifo" if mode == "fifo" else "lifo",
+                    "scheduling_policy": "priority" if mode == "priority" else "fcfs",
+                    "prefix_caching_hash_algo": algorithm,
                     "worker_type": worker_type,
                 }
             )
@@ -233,17 +248,39 @@ class EngineMachine(RuleBasedStateMachine):
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=24),
         max_tokens=st.integers(1, 20),
         remote=st.booleans(),
+        script=st.lists(st.integers(0, 1), max_size=9),
+        stops=st.sets(st.integers(100, 200), max_size=40),
+        priority=st.integers(0, 2),
+        salt=st.sampled_from([None, "a"]),
     )
-    def add(self, prompt: list[int], max_tokens: int, remote: bool) -> None:
+    def add(
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        remote: bool,
+        script: list[int],
+        stops: set[int],
+        priority: int,
+        salt: str | None,
+    ) -> None:
         remote = remote and self.engine.args.worker_type == "decode"
         longest = self.engine.args.kv_capacity_tokens
         prompt = prompt[:longest]
         max_tokens = min(max_tokens, longest - len(prompt) + 1)
-        request = Request(str(self.counter), prompt, max_tokens, remote_prefill=remote)
+        request = Request(
+            str(self.counter),
+            prompt,
+            max_tokens,
+            remote_prefill=remote,
+            script=script,
+            stop_token_ids=stops,
+            priority=priority,
+            cache_salt=salt,
+        )
         self.counter += 1
         self.engine.add_request(request)
         self.live[request.request_id] = request
-        self.expected[request.request_id] = request.max_tokens
+        self.expected[request.request_id] = min(request.max_tokens, len(script) or max_tokens)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -276,7 +313,10 @@ class EngineMachine(RuleBasedStateMachine):
             self.received[output.request_id] = self.received.get(output.request_id, 0) + 1
             if output.finish_reason is not None:
                 request = self.live.pop(output.request_id)
-                assert self.received[output.request_id] == self.expected[output.request_id]
+                received, expected = (d[output.request_id] for d in (self.received, self.expected))
+                if output.token_id not in request.stop_token_ids:
+                    assert received == expected
+                assert received <= expected
                 assert (request.num_blocks, request.last_run) == (0, None)
         assert (
             step.preempted

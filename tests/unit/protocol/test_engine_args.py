@@ -14,6 +14,8 @@ from mocker_protocol.engine_args import (
     InvalidEngineArgs,
     KvTransferTiming,
     PreemptionMode,
+    PrefixCachingHashAlgo,
+    SchedulingPolicy,
     load_engine_args,
     parse_engine_args,
 )
@@ -54,6 +56,11 @@ WORKING = [
     ("enable_prefix_caching", False, False),
     ("enable_chunked_prefill", False, False),
     ("preemption_mode", "fifo", PreemptionMode.FIFO),
+    ("scheduling_policy", "priority", SchedulingPolicy.PRIORITY),
+    ("prefix_caching_hash_algo", "sha256_cbor", PrefixCachingHashAlgo.SHA256_CBOR),
+    ("zmq_kv_events_port", 5557, 5557),
+    ("zmq_kv_events_port", None, None),
+    ("zmq_replay_port", 65535, 65535),
     ("speedup_ratio", 0, 0.0),
     ("speedup_ratio", 10, 10.0),
     ("decode_speedup_ratio", 2.5, 2.5),
@@ -72,6 +79,12 @@ WORKING = [
 ]
 
 WRONG = [
+    ("scheduling_policy", "lifo"),
+    ("prefix_caching_hash_algo", "sha256"),
+    ("zmq_kv_events_port", 0),
+    ("zmq_kv_events_port", 65536),
+    ("zmq_kv_events_port", "5557"),
+    ("zmq_replay_port", 1.5),
     ("engine_type", "sglang"),
     ("num_gpu_blocks", 0),
     ("num_gpu_blocks", None),
@@ -283,3 +296,9 @@ def test_fixed_times_must_be_finite(field, value):
 def test_profile_data_in_a_file_is_refused_with_the_flag_that_reads_it():
     with pytest.raises(InvalidEngineArgs, match="--planner-profile-data"):
         load_engine_args('{"planner_profile_data": "profile.npz"}', {})
+
+
+def test_priorities_leave_no_choice_of_victims() -> None:
+    with pytest.raises(InvalidEngineArgs, match="preemption_mode: must be lifo"):
+        parse_engine_args({"scheduling_policy": "priority", "preemption_mode": "fifo"})
+    parse_engine_args({"scheduling_policy": "priority", "preemption_mode": "lifo"})

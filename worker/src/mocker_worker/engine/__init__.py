@@ -7,10 +7,10 @@ long a forward pass takes; the driver (real time) and the simulator (virtual tim
 from mocker_worker.engine.block_pool import BlockKey
 from mocker_worker.engine.core import EngineCore
 from mocker_worker.engine.decode_run import DecodeRun
+from mocker_worker.engine.outline_request import OutlineRequest
 from mocker_worker.engine.outputs import PassOutput, StepOutput, TokenOutput
 from mocker_worker.engine.request import (
     FinishReason,
-    OutlineRequest,
     Request,
     RequestRefused,
     RequestStatus,

@@ -8,6 +8,7 @@ heads. A content is in the tree once; who computes it again while others hold it
 their blocks, which becomes blank when its owner leaves, or replaces theirs when they leave first.
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,10 +23,18 @@ BlockKey: TypeAlias = BlockHash | int
 class Run:
     """Consecutive full blocks with the same holders."""
 
-    __slots__ = ("children", "holders", "keys", "parent", "twins")
+    __slots__ = ("children", "holders", "keys", "parent", "token_ids", "twins")
 
-    def __init__(self, keys: list[BlockKey], parent: "Run | None", holders: int) -> None:
+    def __init__(
+        self,
+        keys: list[BlockKey],
+        parent: "Run | None",
+        holders: int,
+        token_ids: "array[int] | None" = None,
+    ) -> None:
         self.keys = keys
+        self.token_ids = token_ids
+        """Of all blocks, one after the other, in a pool that keeps them."""
         self.parent = parent
         self.holders = holders
         self.children: dict[BlockKey, Run] = {}
@@ -53,13 +62,22 @@ class StoredRun:
 
     parent: BlockKey | None
     keys: list[BlockKey]
+    token_ids: "array[int] | None"
+    """Of all blocks, one after the other, in a pool that keeps them."""
 
 
 class BlockPool:
     """Fixed number of blocks. Blocks without a known content are only counted."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, *, tokens_per_block: int = 0) -> None:
+        """Make an empty pool.
+
+        Args:
+            num_blocks: All that can be held or cached.
+            tokens_per_block: Of the tokens that are kept with each block; 0 keeps none.
+        """
         self.num_blocks = num_blocks
+        self._tokens_per_block = tokens_per_block
         self.num_held = 0
         """Blocks that requests hold."""
         self._num_idle = 0
@@ -113,19 +131,33 @@ class BlockPool:
         self.num_held += count
         return self._evict(lacking) if lacking > 0 else []
 
-    def fill(self, run: Run, keys: list[BlockKey], holder: object) -> tuple[Run, list[StoredRun]]:
+    def fill(
+        self,
+        run: Run,
+        keys: list[BlockKey],
+        holder: object,
+        token_ids: "array[int] | None" = None,
+    ) -> tuple[Run, StoredRun | None]:
         """Tell what taken blocks hold that follow `run`, the last run of their only holder.
 
+        Args:
+            run: Where the holder's known contents end.
+            keys: The contents that follow.
+            holder: Whose blocks they are.
+            token_ids: Those of the same blocks, if the pool keeps them.
+
         Returns:
-            The holder's last run now, and the contents that were not known before.
+            The holder's last run now, and the contents that were not known before: a tail.
         """
-        start, stored = 0, list[StoredRun]()
+        start = 0
         while start < len(keys):
             child = run.children.get(keys[start])
             if child is None:
                 new = keys[start:]
-                stored.append(StoredRun(run.keys[-1] if run.keys else None, new))
-                return self._append(run, new), stored
+                if token_ids is not None:
+                    token_ids = token_ids[start * self._tokens_per_block :]
+                stored = StoredRun(run.keys[-1] if run.keys else None, new, token_ids)
+                return self._append(run, new, token_ids), stored
             length = _common_length(child.keys, keys, start, len(keys))
             run = child if length == len(child.keys) else self._split(child, length)
             if run.holders:
@@ -134,7 +166,7 @@ class BlockPool:
                 self.num_held -= length
             self._add_holder(run)
             start += length
-        return run, stored
+        return run, None
 
     def release(self, run: Run, num_blank: int, holder: object) -> None:
         """Take a holder off a path, and `num_blank` blocks of unknown content back."""
@@ -162,7 +194,8 @@ class BlockPool:
         """Yield what a lookup can hit, parents before children."""
         for run in self._runs():
             parent = run.parent
-            yield StoredRun(parent.keys[-1] if parent and parent.keys else None, list(run.keys))
+            last = parent.keys[-1] if parent and parent.keys else None
+            yield StoredRun(last, list(run.keys), run.token_ids and run.token_ids[:])
 
     def _runs(self) -> Iterator[Run]:
         pending = list(self.root.children.values())
@@ -189,6 +222,10 @@ class BlockPool:
         head = Run(run.keys[:length], parent, run.holders)
         head.twins = list(run.twins)
         del run.keys[:length]
+        if run.token_ids is not None:
+            cut = length * self._tokens_per_block
+            head.token_ids = run.token_ids[:cut]
+            del run.token_ids[:cut]
         parent.children[head.keys[0]] = head
         head.children[run.keys[0]] = run
         run.parent = head
@@ -206,11 +243,14 @@ class BlockPool:
             return
         self.num_held -= len(run.keys)
 
-    def _append(self, run: Run, keys: list[BlockKey]) -> Run:
+    def _append(self, run: Run, keys: list[BlockKey], token_ids: "array[int] | None") -> Run:
         if run.holders == 1 and not run.children and run is not self.root:
             run.keys += keys
+            if run.token_ids is not None and token_ids is not None:
+                run.token_ids += token_ids
             return run
-        child = run.children[keys[0]] = Run(keys, run, 1)
+        child = Run(keys, run, 1, token_ids and token_ids[:])
+        run.children[keys[0]] = child
         return child
 
     def _evict(self, count: int) -> list[BlockKey]:
@@ -225,6 +265,8 @@ class BlockPool:
                 del run.parent.children[keys[0]]
             gone = keys[-count:]
             del keys[-count:]
+            if run.token_ids is not None:
+                del run.token_ids[len(keys) * self._tokens_per_block :]
             count -= len(gone)
             gone.reverse()
             evicted += gone

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from mocker_protocol.engine_args import EngineArgs
+from mocker_protocol.forward_pass import QueuedRequests
 from mocker_protocol.kv_events import BlockStored, KvCacheEvent
 from mocker_protocol.names import WorkerType
 from mocker_worker.engine.admission import check_admissible
@@ -18,7 +19,7 @@ from mocker_worker.engine.kv_cache import KvCache
 from mocker_worker.engine.outputs import PassOutput, StepOutput, TokenOutput
 from mocker_worker.engine.pass_load import PassLoad
 from mocker_worker.engine.prefix_cache_stats import PrefixCacheStats
-from mocker_worker.engine.request import FinishReason, Request, RequestRefused, RequestStatus
+from mocker_worker.engine.request import FinishReason, Request, RequestRefused
 from mocker_worker.engine.sampling import stream_seed
 from mocker_worker.engine.scheduler import Schedule, Scheduler
 from mocker_worker.engine.timing import PassTimer
@@ -37,6 +38,7 @@ class EngineCore:
         self._scheduler = Scheduler(args, self._kv_cache, self._stats)
         self._timer = PassTimer(args)
         self._requests: dict[str, Request] = {}
+        self._num_arrived = 0
         self._max_model_len = args.max_model_len or sys.maxsize
 
     @property
@@ -58,6 +60,16 @@ class EngineCore:
     def num_waiting(self) -> int:
         """Requests in the queue, preempted ones included."""
         return len(self._scheduler.waiting)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests in the queue, cached ones included."""
+        return self._scheduler.waiting.num_prompt_tokens
+
+    @property
+    def num_kv_blocks_held(self) -> int:
+        """Blocks that requests hold; 0 when idle, however much is cached."""
+        return self._kv_cache.num_held_blocks
 
     @property
     def kv_usage_ratio(self) -> float:
@@ -93,9 +105,9 @@ class EngineCore:
             request.max_tokens = min(request.max_tokens, 1)
         check_admissible(request, self.args)
         request.sampling_seed = stream_seed(self.args.seed, request.request_id, request.seed)
-        request.end_tokens = min(
-            request.num_prompt_tokens + request.max_tokens, self._max_model_len
-        )
+        request.limit(self._max_model_len)
+        request.arrival = self._num_arrived
+        self._num_arrived += 1
         self._requests[request.request_id] = request
         self._scheduler.waiting.append(request)
 
@@ -111,7 +123,7 @@ class EngineCore:
         if request is None:
             return False
         self._scheduler.remove(request)
-        request.status = RequestStatus.FINISHED_ABORTED
+        request.finish(FinishReason.ABORT)
         return True
 
     def step(self) -> StepOutput | None:
@@ -121,10 +133,16 @@ class EngineCore:
             return None
         return StepOutput(
             duration_ms=result.duration_ms,
-            outputs=[_token_output(request, token_id) for request, token_id in result.sampled],
+            outputs=[
+                TokenOutput(
+                    request.request_id, token_id, request.finish_reason, request.num_cached_tokens
+                )
+                for request, token_id in result.sampled
+            ],
             kv_events=self._kv_cache.take_events(),
             scheduled=result.load.metrics(),
-            queued=self._scheduler.waiting.metrics(),
+            queued=self.queued_requests(),
+            admitted=result.admitted,
             preempted=result.preempted,
             num_running=result.num_running,
             kv_usage_ratio=result.kv_usage_ratio,
@@ -147,6 +165,10 @@ class EngineCore:
             num_running=num_running,
             kv_usage_ratio=kv_usage_ratio,
         )
+
+    def queued_requests(self) -> QueuedRequests:
+        """Describe the queue as forward-pass metrics do."""
+        return self._scheduler.waiting.metrics()
 
     def decode_run(self) -> DecodeRun | None:
         """Describe the coming passes that can be run as one; None if the next one is special.
@@ -221,11 +243,5 @@ class EngineCore:
         return load, sampled
 
     def _finish(self, request: Request) -> None:
-        request.status = RequestStatus.FINISHED_LENGTH
+        request.finish(request.end_reason)
         del self._requests[request.request_id]
-
-
-def _token_output(request: Request, token_id: int) -> TokenOutput:
-    ended = request.status is RequestStatus.FINISHED_LENGTH
-    finish_reason = FinishReason.LENGTH if ended else None
-    return TokenOutput(request.request_id, token_id, finish_reason, request.num_cached_tokens)

@@ -6,11 +6,13 @@ a content once, however many blocks hold it. A failed allocation leaves nothing 
 """
 
 from collections.abc import Collection
+from typing import cast
 
 from mocker_protocol.block_hash import BlockHash
 from mocker_protocol.engine_args import EngineArgs
 from mocker_protocol.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvCacheEvent
 from mocker_worker.engine.block_pool import BlockKey, BlockPool, CachedPrefix, StoredRun
+from mocker_worker.engine.hashing import chain_factory
 from mocker_worker.engine.request import Request
 
 
@@ -21,7 +23,12 @@ class KvCache:
         self._block_size = args.block_size
         self._caching = args.enable_prefix_caching
         self._publishing = args.publishes_kv_events
-        self._pool = BlockPool(args.num_gpu_blocks)
+        self._new_chain = chain_factory(args)
+        self._pool = BlockPool(
+            args.num_gpu_blocks, tokens_per_block=args.block_size if self._publishing else 0
+        )
+        self._salts: dict[BlockKey, str] = {}
+        """Of the cached prompts that have one, by their first block."""
         self._nothing = CachedPrefix(self._pool.root, 0, 0, 0)
         self._events: list[KvCacheEvent] = []
 
@@ -29,6 +36,11 @@ class KvCache:
     def usage_ratio(self) -> float:
         """Share of the blocks that requests hold, 0..1; cached content that waits is not usage."""
         return self._pool.num_held / self._pool.num_blocks
+
+    @property
+    def num_held_blocks(self) -> int:
+        """Blocks that requests hold."""
+        return self._pool.num_held
 
     @property
     def num_free_blocks(self) -> int:
@@ -43,7 +55,7 @@ class KvCache:
         if not self._caching:
             return self._nothing
         usable = (request.num_tokens - 1) // self._block_size
-        return self._pool.lookup(request.keys_of(usable, self._block_size), usable)
+        return self._pool.lookup(request.keys_of(usable, self._new_chain), usable)
 
     def count_cached(self, keys: list[BlockKey]) -> int:
         """Return how many blocks of a prompt with these keys are cached."""
@@ -108,6 +120,7 @@ class KvCache:
         if self._pool.num_held:
             return False
         self._pool.clear()
+        self._salts.clear()
         self._publish(AllBlocksCleared())
         return True
 
@@ -118,7 +131,14 @@ class KvCache:
 
     def cached_chains(self) -> list[BlockStored]:
         """Return what is cached as the events that would build it, parents first."""
-        return [_stored(run) for run in self._pool.contents()]
+        salts = dict(self._salts)
+        chains = []
+        for run in self._pool.contents():
+            salt = salts.get(run.keys[0] if run.parent is None else run.parent)
+            if salt is not None:
+                salts[run.keys[-1]] = salt
+            chains.append(_stored(run, salt))
+        return chains
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
@@ -128,8 +148,12 @@ class KvCache:
         self._evicted(self._pool.take(count))
 
     def _evicted(self, keys: list[BlockKey]) -> None:
-        if keys and self._publishing:
-            self._publish(BlockRemoved(tuple(_hash(key).sequence for key in keys)))
+        if not keys or not self._publishing:
+            return
+        self._publish(BlockRemoved(tuple([block.sequence for block in _hashes(keys)])))
+        if self._salts:
+            for key in keys:
+                self._salts.pop(key, None)
 
     def _register(self, request: Request, num_tokens: int, told_tokens: int) -> None:
         """Make the blocks known that are full once `num_tokens` tokens are computed.
@@ -144,13 +168,19 @@ class KvCache:
         start, end = request.num_registered_blocks, num_tokens // self._block_size
         if end <= start:
             return
-        keys = request.keys_of(end, self._block_size)
-        assert request.last_run is not None, "a running request has a place in the pool"
-        request.last_run, stored = self._pool.fill(request.last_run, keys[start:end], request)
+        keys = request.keys_of(end, self._new_chain)[start:end]
+        size, run = self._block_size, request.last_run
+        assert run is not None, "a running request has a place in the pool"
         request.num_registered_blocks = end
-        if self._publishing:
-            for run in stored:
-                self._publish(_stored(run))
+        if not self._publishing:
+            request.last_run, _ = self._pool.fill(run, keys, request)
+            return
+        token_ids = request.token_ids[start * size : end * size]
+        request.last_run, stored = self._pool.fill(run, keys, request, token_ids)
+        if stored is not None:
+            self._publish(_stored(stored, request.cache_salt))
+            if request.cache_salt and stored.parent is None:
+                self._salts[stored.keys[0]] = request.cache_salt
 
     def _settle(self, request: Request) -> None:
         """Note up to how many tokens the request can grow without the cache."""
@@ -167,13 +197,13 @@ class KvCache:
             self._events.append(event)
 
 
-def _stored(run: StoredRun) -> BlockStored:
-    parent = None if run.parent is None else _hash(run.parent).sequence
-    return BlockStored(parent, tuple(_hash(key) for key in run.keys))
+def _stored(run: StoredRun, cache_salt: str | None) -> BlockStored:
+    parent = None if run.parent is None else _hashes([run.parent])[0].sequence
+    return BlockStored(parent, tuple(_hashes(run.keys)), run.token_ids or (), cache_salt)
 
 
-def _hash(key: BlockKey) -> BlockHash:
-    """Return the hash that a key is; requests with token ids have no other keys."""
-    if not isinstance(key, BlockHash):
+def _hashes(keys: list[BlockKey]) -> list[BlockHash]:
+    """Return the hashes that keys are; requests with token ids have no other keys."""
+    if not isinstance(keys[0], BlockHash):
         raise TypeError("requests without token ids have no hashes: turn publish_kv_events off")
-    return key
+    return cast(list[BlockHash], keys)

@@ -51,6 +51,8 @@ class StepOutput:
     """Visible at the start of the pass."""
     scheduled: ScheduledRequests
     queued: QueuedRequests
+    admitted: list[Request]
+    """Who left the queue for this pass; `num_preemptions` is 0 if for the first time."""
     preempted: int
     """Requests that lost their KV in this pass."""
     num_running: int

@@ -6,11 +6,13 @@ its next token is sampled. Preemption drops the KV and keeps the tokens. The sch
 numbers alone; what the tokens are matters to the cache only, which asks for keys of full blocks.
 """
 
+import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, StrEnum, auto
+from typing import TypeAlias
 
-from mocker_protocol.block_hash import BlockHash, hash_blocks
+from mocker_protocol.block_hash import HashChain
 from mocker_worker.engine.block_pool import BlockKey, Run
 from mocker_worker.engine.sampling import sample_token
 
@@ -21,6 +23,7 @@ class RequestStatus(Enum):
     WAITING = auto()
     RUNNING = auto()
     PREEMPTED = auto()
+    FINISHED_STOPPED = auto()
     FINISHED_LENGTH = auto()
     FINISHED_ABORTED = auto()
 
@@ -28,8 +31,22 @@ class RequestStatus(Enum):
 class FinishReason(StrEnum):
     """Why generation ended, in the words of the OpenAI API."""
 
+    STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+
+
+_FINISHED = {
+    FinishReason.STOP: RequestStatus.FINISHED_STOPPED,
+    FinishReason.LENGTH: RequestStatus.FINISHED_LENGTH,
+    FinishReason.ABORT: RequestStatus.FINISHED_ABORTED,
+}
+
+_NO_TOKENS: frozenset[int] = frozenset()
+_WAITING, _LENGTH = RequestStatus.WAITING, FinishReason.LENGTH  # slow to find in their enums
+
+ChainFactory: TypeAlias = Callable[[str | None], HashChain]
+"""Starts the hashes of a prompt, given its cache salt."""
 
 
 class RequestRefused(ValueError):
@@ -37,7 +54,8 @@ class RequestRefused(ValueError):
 
     Attributes:
         request_id: The refused request.
-        field: What is wrong with it: `prompt`, `max_tokens` or `request_id`.
+        field: What is wrong with it: `prompt`, `max_tokens`, `script`, `cache_salt` or
+            `request_id`.
         reason: The limit, the value and the remedy.
     """
 
@@ -52,11 +70,19 @@ class Request:
     """Mutable state of a request; the engine owns it from `add_request` until it is finished."""
 
     __slots__ = (
+        "_chain",
+        "_guided",
         "_keys",
+        "_script",
+        "arrival",
         "arrival_ms",
+        "cache_salt",
+        "end_reason",
         "end_tokens",
+        "finish_reason",
         "last_run",
         "max_tokens",
+        "min_tokens",
         "num_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -66,16 +92,18 @@ class Request:
         "num_reused_tokens",
         "num_tokens",
         "prefill_end",
+        "priority",
         "remote_prefill",
         "request_id",
         "sampling_seed",
         "seed",
         "settled_tokens",
         "status",
+        "stop_token_ids",
         "token_ids",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a client may ask for
         self,
         request_id: str,
         prompt_token_ids: Sequence[int],
@@ -84,38 +112,61 @@ class Request:
         arrival_ms: float = 0.0,
         remote_prefill: bool = False,
         seed: int | None = None,
+        script: Sequence[int] = (),
+        stop_token_ids: Collection[int] = (),
+        min_tokens: int = 0,
+        priority: int = 0,
+        cache_salt: str | None = None,
     ) -> None:
         """Make a request that no engine knows yet.
 
         Args:
             request_id: Unique among the engine's unfinished requests.
-            prompt_token_ids: Each 0..2**32-1.
-            max_tokens: Tokens to generate; a prefill worker generates one.
+            prompt_token_ids: Each 0..2**32-1; cheapest as an `array("I")`.
+            max_tokens: Tokens to generate at most; a prefill worker generates one.
             arrival_ms: Carried for the caller; the engine has no clock.
             remote_prefill: The prompt's KV comes from a prefill worker and costs no compute here.
             seed: Of the generated tokens; the request id serves when absent.
+            script: The answer's tokens, if they are known; the last one ends the request with
+                STOP unless a limit does so first. Random tokens if empty.
+            stop_token_ids: A token of these ends the request with STOP; it is delivered.
+            min_tokens: Tokens before which `stop_token_ids` do not count.
+            priority: Lower values go first where the scheduling policy is `priority`.
+            cache_salt: Only requests with an equal one share cached blocks; empty means none.
 
         Raises:
-            RequestRefused: if a token id is not an unsigned 32-bit integer.
+            RequestRefused: if a token id is not an unsigned 32-bit integer, or the salt no text.
         """
-        try:
-            self.token_ids = array("I", prompt_token_ids)
-        except (OverflowError, TypeError) as error:
-            raise RequestRefused(
-                request_id, "prompt", "token ids must be integers in 0..4294967295"
-            ) from error
+        self.token_ids = _token_ids(request_id, "prompt", prompt_token_ids)
+        self._script = _token_ids(request_id, "script", script) if script else None
+        self._guided = bool(script or stop_token_ids)
         self._keys: list[BlockKey] = []
+        self._chain: HashChain | None = None
         self.request_id = request_id
         self.max_tokens = max_tokens
         self.arrival_ms = arrival_ms
         self.remote_prefill = remote_prefill
         self.seed = seed
-        self.status = RequestStatus.WAITING
+        self.stop_token_ids = frozenset(stop_token_ids) if stop_token_ids else _NO_TOKENS
+        self.min_tokens = min_tokens
+        self.priority = priority
+        self.cache_salt = _checked_salt(request_id, cache_salt) if cache_salt else None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Set what the engine keeps up to date."""
+        self.arrival = 0
+        """Position in the order of arrival; the engine sets it."""
+        self.status = _WAITING
         self.num_prompt_tokens = len(self.token_ids)
         self.num_tokens = self.num_prompt_tokens
         """Known tokens: the prompt and what was generated."""
-        self.end_tokens = 0
-        """Known tokens with which generation ends; the engine sets it."""
+        self.end_tokens = sys.maxsize
+        """Known tokens with which generation ends."""
+        self.end_reason = _LENGTH
+        """What it ends with then."""
+        self.finish_reason: FinishReason | None = None
+        """What it ended with."""
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_reused_tokens = 0
@@ -145,21 +196,53 @@ class Request:
         """Whether the prompt's KV can be fetched; a preemption loses it."""
         return self.remote_prefill and self.num_preemptions == 0
 
-    def keys_of(self, num_blocks: int, block_size: int) -> list[BlockKey]:
+    def limit(self, max_model_len: int) -> None:
+        """Fix where generation ends at the latest, and what it ends with there."""
+        self.end_tokens = min(self.num_prompt_tokens + self.max_tokens, max_model_len)
+        if self._script and self.num_prompt_tokens + len(self._script) < self.end_tokens:
+            self.end_tokens = self.num_prompt_tokens + len(self._script)
+            self.end_reason = FinishReason.STOP
+
+    def finish(self, reason: FinishReason) -> None:
+        """Note that the request is over."""
+        self.finish_reason = reason
+        self.status = _FINISHED[reason]
+
+    def keys_of(self, num_blocks: int, new_chain: ChainFactory) -> list[BlockKey]:
         """Return the keys of at least the first `num_blocks` full blocks, hashing none twice."""
         keys = self._keys
         if len(keys) < num_blocks:
-            last = keys[-1] if keys else None
-            parent = last.sequence if isinstance(last, BlockHash) else None
-            keys += hash_blocks(self.token_ids[len(keys) * block_size :], block_size, parent)
+            chain = self._chain
+            if chain is None:
+                chain = self._chain = new_chain(self.cache_salt)
+            keys += chain.extend(self.token_ids[len(keys) * chain.block_size :])
         return keys
 
     def generate(self, count: int) -> int:
-        """Append the next `count` tokens, and return the last one's id."""
-        for position in range(self.num_output_tokens, self.num_output_tokens + count):
-            self.token_ids.append(sample_token(self.sampling_seed, position))
+        """Append the next `count` tokens, or those up to a stop token; returns the last one."""
+        start, token_id = self.num_tokens - self.num_prompt_tokens, 0
+        if self._guided:
+            return self._generate_guided(range(start, start + count))
         self.num_tokens += count
-        return self.token_ids[-1]
+        for position in range(start, start + count):
+            token_id = sample_token(self.sampling_seed, position)
+            self.token_ids.append(token_id)
+        return token_id
+
+    def _generate_guided(self, positions: Iterable[int]) -> int:
+        token_id = 0
+        for position in positions:
+            token_id = (
+                self._script[position]
+                if self._script
+                else sample_token(self.sampling_seed, position)
+            )
+            self.token_ids.append(token_id)
+            self.num_tokens += 1
+            if token_id in self.stop_token_ids and position + 1 >= self.min_tokens:
+                self.end_tokens, self.end_reason = self.num_tokens, FinishReason.STOP
+                break
+        return token_id
 
     def __repr__(self) -> str:
         return (
@@ -169,49 +252,20 @@ class Request:
         )
 
 
-class OutlineRequest(Request):
-    """A request known by its lengths and by which blocks of its prompt equal those of others.
+def _token_ids(request_id: str, field: str, values: Sequence[int]) -> "array[int]":
+    try:
+        return array("I", values)
+    except (OverflowError, TypeError) as error:
+        raise RequestRefused(
+            request_id, field, "token ids must be integers in 0..4294967295"
+        ) from error
 
-    It costs no memory or time per token, and cannot be where KV events are published.
-    """
 
-    __slots__ = ("_answer_key",)
-
-    has_private_answer = True
-
-    def __init__(
-        self,
-        request_id: str,
-        num_prompt_tokens: int,
-        max_tokens: int,
-        *,
-        prompt_keys: list[BlockKey],
-        answer_key: int,
-        remote_prefill: bool = False,
-    ) -> None:
-        """Make a request that no engine knows yet.
-
-        Args:
-            request_id: Unique among the engine's unfinished requests.
-            num_prompt_tokens: Length of the prompt.
-            max_tokens: Tokens to generate.
-            prompt_keys: One per full block of the prompt; equal keys after equal blocks are hits.
-            answer_key: Of every block with generated tokens: no other request may use it.
-            remote_prefill: The prompt's KV comes from a prefill worker and costs no compute here.
-        """
-        super().__init__(request_id, (), max_tokens, remote_prefill=remote_prefill)
-        self.num_prompt_tokens = self.num_tokens = num_prompt_tokens
-        self._keys = prompt_keys
-        self._answer_key = answer_key
-
-    def keys_of(self, num_blocks: int, block_size: int) -> list[BlockKey]:
-        """Return the keys of at least the first `num_blocks` full blocks."""
-        keys = self._keys
-        if len(keys) < num_blocks:
-            self._keys = keys = keys + [self._answer_key] * (num_blocks - len(keys))
-        return keys
-
-    def generate(self, count: int) -> int:
-        """Count `count` more tokens; their ids are all 0."""
-        self.num_tokens += count
-        return 0
+def _checked_salt(request_id: str, salt: str) -> str:
+    try:
+        salt.encode()
+    except UnicodeEncodeError as error:
+        raise RequestRefused(
+            request_id, "cache_salt", "has half a surrogate pair; send valid Unicode"
+        ) from error
+    return salt

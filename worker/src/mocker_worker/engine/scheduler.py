@@ -2,19 +2,22 @@
 
 Running requests come first, in the order of their admission, then the head of the waiting queue,
 within a budget of tokens. Blocks are allocated as tokens are scheduled; when they run out, a
-victim loses its KV and goes back to the front of the queue with its tokens kept. Nobody is
-admitted in a pass that preempted somebody, nor whose known tokens would not fit as a whole.
+victim loses its KV and goes back to the queue with its tokens kept: to the front, or where its
+priority belongs. Nobody is admitted in a pass that preempted somebody, nor whose known tokens
+would not fit as a whole.
 """
 
 import sys
 from dataclasses import dataclass, field
 
-from mocker_protocol.engine_args import EngineArgs, PreemptionMode
+from mocker_protocol.engine_args import EngineArgs, PreemptionMode, SchedulingPolicy
 from mocker_worker.engine.block_pool import CachedPrefix
 from mocker_worker.engine.kv_cache import KvCache
 from mocker_worker.engine.prefix_cache_stats import PrefixCacheStats
 from mocker_worker.engine.request import Request, RequestStatus
-from mocker_worker.engine.waiting_queue import WaitingQueue
+from mocker_worker.engine.waiting_queue import WaitingQueue, urgency
+
+_RUNNING = RequestStatus.RUNNING  # Python 3.11 takes long to find a member in its enum
 
 
 @dataclass(slots=True)
@@ -46,7 +49,8 @@ class Scheduler:
     """Waiting and running requests of one data-parallel rank."""
 
     def __init__(self, args: EngineArgs, kv_cache: KvCache, stats: PrefixCacheStats) -> None:
-        self.waiting = WaitingQueue()
+        self._by_priority = args.scheduling_policy is SchedulingPolicy.PRIORITY
+        self.waiting = WaitingQueue(by_priority=self._by_priority)
         self.running: list[Request] = []
         self._kv_cache = kv_cache
         self._stats = stats
@@ -87,7 +91,7 @@ class Scheduler:
         finished: list[Request] = []
         for request in self.running:
             request.generate(passes)
-            request.num_computed_tokens += passes
+            request.num_computed_tokens = request.num_tokens - 1
             if request.num_tokens >= request.end_tokens:
                 finished.append(request)
         self._kv_cache.grow_together(self.running)
@@ -133,13 +137,13 @@ class Scheduler:
         """Free the requests of a pass that have finished."""
         for request in finished:
             self._kv_cache.free(request, request.num_computed_tokens)
-        self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+        self.running = [r for r in self.running if r.status is _RUNNING]
 
     def _schedule_running(self, plan: Schedule) -> None:
         for request in tuple(self.running):
             if plan.budget <= 0:
                 return
-            if request.status is not RequestStatus.RUNNING:
+            if plan.preempted and request.status is not _RUNNING:
                 continue
             computed = request.num_computed_tokens
             count = 1  # the usual case, and most of all the work there is
@@ -170,12 +174,20 @@ class Scheduler:
     def _grow_by_preempting(self, request: Request, num_tokens: int, plan: Schedule) -> bool:
         """Take blocks from victims until the request has its own; False if it becomes one."""
         while True:
-            victim = self.running.pop(self._victim)
+            victim = self._take_victim()
             self._preempt(victim, plan)
             if victim is request:
                 return False
             if self._kv_cache.grow(request, num_tokens):
                 return True
+
+    def _take_victim(self) -> Request:
+        """Take out who has to give up its blocks: the least urgent, or the newest or oldest."""
+        if not self._by_priority:
+            return self.running.pop(self._victim)
+        victim = max(self.running, key=urgency)
+        self.running.remove(victim)
+        return victim
 
     def _preempt(self, victim: Request, plan: Schedule) -> None:
         scheduled = plan.withdraw(victim)
@@ -184,7 +196,7 @@ class Scheduler:
         victim.status = RequestStatus.PREEMPTED
         victim.num_preemptions += 1
         victim.num_computed_tokens = 0
-        self.waiting.push_front(victim)
+        self.waiting.put_back(victim)
 
     def _admit_waiting(self, plan: Schedule) -> None:
         while plan.budget > 0 and len(self.running) < self._max_seqs:

@@ -1,9 +1,11 @@
-"""Requests that wait for admission: preempted ones in front, the others first come, first served.
+"""Requests that wait for admission, in one of two orders.
 
-The figures that forward-pass metrics tell about the queue are kept as it changes, so that a pass
-costs the same however long the queue is.
+First come, first served, with preempted ones in front; or by priority and arrival, preempted ones
+as well. The figures that forward-pass metrics tell about the queue are kept as it changes, so that
+a pass costs the same however long the queue is.
 """
 
+from bisect import insort
 from collections import deque
 
 from mocker_protocol.forward_pass import QueuedRequests
@@ -11,10 +13,18 @@ from mocker_worker.engine.moments import Moments
 from mocker_worker.engine.request import Request, RequestStatus
 
 
-class WaitingQueue:
-    """FIFO queue with a way back to its front."""
+def urgency(request: Request) -> tuple[int, int]:
+    """Return what requests are ordered by where priorities count; the smallest goes first."""
+    return request.priority, request.arrival
 
-    def __init__(self) -> None:
+
+class WaitingQueue:
+    """Queue with a way back for preempted requests."""
+
+    def __init__(self, *, by_priority: bool = False) -> None:
+        self.num_prompt_tokens = 0
+        """Of all that wait."""
+        self._by_priority = by_priority
         self._requests: deque[Request] = deque()
         self._fresh_prompts = Moments()
         self._preempted_contexts = Moments()
@@ -29,13 +39,21 @@ class WaitingQueue:
 
     def append(self, request: Request) -> None:
         """Queue a new request."""
-        self._requests.append(request)
+        if self._by_priority:
+            insort(self._requests, request, key=urgency)
+        else:
+            self._requests.append(request)
         self._fresh_prompts.add(request.num_prompt_tokens)
+        self.num_prompt_tokens += request.num_prompt_tokens
 
-    def push_front(self, request: Request) -> None:
-        """Put a preempted request before all others."""
-        self._requests.appendleft(request)
+    def put_back(self, request: Request) -> None:
+        """Queue a preempted request again."""
+        if self._by_priority:
+            insort(self._requests, request, key=urgency)
+        else:
+            self._requests.appendleft(request)
         self._preempted_contexts.add(request.num_tokens)
+        self.num_prompt_tokens += request.num_prompt_tokens
 
     def pop_front(self) -> Request:
         """Take the head out."""
@@ -61,6 +79,7 @@ class WaitingQueue:
         )
 
     def _forget(self, request: Request) -> None:
+        self.num_prompt_tokens -= request.num_prompt_tokens
         if request.status is RequestStatus.PREEMPTED:
             self._preempted_contexts.remove(request.num_tokens)
         else:
