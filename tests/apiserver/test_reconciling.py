@@ -10,6 +10,15 @@ from world import World, eventually, mocker_deployment
 
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 DRIFT_S = 2.0
+KEY = {"name": "keys", "key": "api-key"}
+WITH_EVENTS_AND_KEY: dict[str, Any] = {
+    "engine": {"dataParallelSize": 2},
+    "kvEvents": {"transports": ["nats", "zmq"], "natsFormat": "dynamo-event-plane"},
+    "prefill": {
+        "replicas": 1,
+        "template": {"env": [{"name": "MOCKER_API_KEY", "valueFrom": {"secretKeyRef": KEY}}]},
+    },
+}
 
 
 def operator_requests(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
@@ -91,11 +100,12 @@ async def test_nothing_is_written_to_the_resource_but_its_status(
     assert after["spec"] == created["spec"]
 
 
+@pytest.mark.parametrize("spec", [{}, WITH_EVENTS_AND_KEY], ids=["plain", "events and key"])
 async def test_passes_over_a_settled_world_write_nothing(
-    control_plane: ControlPlane, world: World, operators: Operators
+    control_plane: ControlPlane, world: World, operators: Operators, spec: dict[str, Any]
 ) -> None:
     await operators.start(resync_s=0.2)
-    await world.create(mocker_deployment())
+    await world.create(mocker_deployment(**spec))
     written = await settled(control_plane, world)
     before = passes(control_plane, world.namespace)
 
@@ -104,6 +114,30 @@ async def test_passes_over_a_settled_world_write_nothing(
 
     await eventually(passed)
     assert len(writes(control_plane, world.namespace)) == written
+
+
+async def test_events_and_variables_that_change_leave_nothing_behind(
+    world: World, operators: Operators
+) -> None:
+    await operators.start()
+    await world.create(mocker_deployment())
+
+    async def container(*, ports: int) -> dict[str, Any]:
+        deployment = (await world.has_children())["deployments/demo-prefill"]
+        found: dict[str, Any] = deployment["spec"]["template"]["spec"]["containers"][0]
+        assert len(found["ports"]) == ports
+        return found
+
+    before = await eventually(lambda: container(ports=1))
+    await world.edit(WITH_EVENTS_AND_KEY)
+    changed = await eventually(lambda: container(ports=1 + 2 * 2))
+    assert "--kv-events-config" in changed["args"]
+    assert changed["env"][-1] == {"name": "MOCKER_API_KEY", "valueFrom": {"secretKeyRef": KEY}}
+    plain = [{"name": "MOCKER_API_KEY", "value": "plain"}]
+    await world.edit({"kvEvents": None, "engine": None, "prefill": {"template": {"env": plain}}})
+    after = await eventually(lambda: container(ports=1))
+    assert after["args"] == before["args"]
+    assert after["env"] == [*before["env"], *plain]
 
 
 async def test_a_restarted_operator_writes_nothing_to_a_settled_world(

@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import uvloop
 
@@ -56,12 +57,31 @@ def _add_serving(command: argparse.ArgumentParser) -> None:
         "--routing", type=RoutingMode, choices=list(RoutingMode), default=RoutingMode.ROUND_ROBIN
     )
     command.add_argument("--drain-timeout-s", type=float, default=60.0)
-    command.add_argument(
-        "--drain-grace-s", type=float, default=2.0, help="least time to accept after SIGTERM"
+    _setting(
+        command,
+        environ,
+        "--drain-grace-s",
+        type=float,
+        default=2.0,
+        help="least time to accept after SIGTERM",
     )
-    command.add_argument("--connect-timeout-s", type=float, default=2.0)
-    command.add_argument(
-        "--read-timeout-s", type=float, default=600.0, help="longest silence of a worker"
+    _setting(command, environ, "--connect-timeout-s", type=float, default=2.0)
+    _setting(
+        command,
+        environ,
+        "--read-timeout-s",
+        type=float,
+        default=600.0,
+        help="longest silence of a worker",
+    )
+    _setting(
+        command,
+        {"MOCKER_API_KEY": environ.get("VLLM_API_KEY", ""), **environ},
+        "--api-key",
+        type=_names,
+        default=(),
+        metavar="KEY,...",
+        help="keys that /v1 takes as bearer token; better given by variable, or VLLM_API_KEY",
     )
     command.add_argument("--log-level", default=environ.get("MOCKER_LOG_LEVEL", "INFO"))
     command.add_argument(
@@ -69,6 +89,24 @@ def _add_serving(command: argparse.ArgumentParser) -> None:
         choices=("text", "json"),
         default=environ.get("MOCKER_LOG_FORMAT", "text"),
     )
+
+
+def _setting(
+    command: argparse.ArgumentParser,
+    environ: Mapping[str, str],
+    flag: str,
+    **options: Any,  # noqa: ANN401 - as add_argument
+) -> None:
+    """Add a flag that takes its default from the environment, as those of the worker do."""
+    variable = "MOCKER_" + flag.removeprefix("--").replace("-", "_").upper()
+    if text := environ.get(variable):
+        options["default"] = text  # argparse converts it as it does the flag's
+    help_text = f"{options.pop('help', '')} [{variable}]".strip()
+    command.add_argument(flag, help=help_text, **options)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def _add_workers(command: argparse.ArgumentParser) -> None:
@@ -110,6 +148,7 @@ def _config(arguments: argparse.Namespace) -> FrontendConfig:
         nats_url=None if arguments.no_nats else arguments.nats_url,
         static_workers=workers,
         routing=arguments.routing,
+        api_keys=arguments.api_key,
         drain_timeout_s=arguments.drain_timeout_s,
         drain_grace_s=arguments.drain_grace_s,
         connect_timeout_s=arguments.connect_timeout_s,

@@ -20,6 +20,8 @@ class FrontendConfig:
     """None: only the static workers."""
     static_workers: tuple[Worker, ...] = ()
     routing: RoutingMode = RoutingMode.ROUND_ROBIN
+    api_keys: tuple[str, ...] = ()
+    """Keys that `/v1` takes as bearer tokens; empty: no key is needed."""
     drain_timeout_s: float = 60.0
     drain_grace_s: float = 2.0
     """Least time that requests are still accepted after SIGTERM."""

@@ -1,37 +1,50 @@
-"""What can go wrong with a request at the frontend, and how OpenAI's API words it."""
+"""What can go wrong with a request at the frontend, in the words of vLLM's API."""
+
+from http import HTTPStatus
+from typing import Final
 
 import msgspec
 
+_TYPES: Final = {
+    HTTPStatus.BAD_REQUEST: "BadRequestError",
+    HTTPStatus.NOT_FOUND: "NotFoundError",
+    HTTPStatus.METHOD_NOT_ALLOWED: "BadRequestError",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "BadRequestError",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailableError",
+}
+UNAUTHORIZED: Final = b'{"error":"Unauthorized"}'
+"""Body of a 401, which alone has another form."""
+
 
 class RequestFailed(Exception):
-    """A request that the frontend answers itself, with an OpenAI error body."""
+    """A request that the frontend answers itself."""
 
-    def __init__(self, status: int, message: str, *, kind: str, retry_after_s: int = 0) -> None:
+    def __init__(self, status: HTTPStatus, message: str, *, retry_after_s: int = 0) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.kind = kind
         self.retry_after_s = retry_after_s
         """Seconds for the Retry-After header; 0 leaves it out."""
 
     @property
     def body(self) -> bytes:
-        """JSON of the OpenAI error object."""
-        return error_body(self.status, self.message, kind=self.kind)
+        """JSON of the error object."""
+        return error_body(self.status, self.message)
 
 
-def error_body(status: int, message: str, *, kind: str) -> bytes:
-    """Return the JSON of an OpenAI error object."""
+def error_body(status: HTTPStatus, message: str) -> bytes:
+    """Return the JSON of an error object."""
+    kind = _TYPES.get(status, "InternalServerError")
     return msgspec.json.encode(
-        {"error": {"message": message, "type": kind, "param": None, "code": status}}
+        {"error": {"message": message, "type": kind, "param": None, "code": int(status)}}
     )
 
 
 def invalid_request(message: str) -> RequestFailed:
     """Return the answer to a body that no worker could understand."""
-    return RequestFailed(400, message, kind="invalid_request_error")
+    return RequestFailed(HTTPStatus.BAD_REQUEST, message)
 
 
 def no_worker(message: str) -> RequestFailed:
     """Return the answer when no worker could take the request."""
-    return RequestFailed(503, message, kind="service_unavailable", retry_after_s=1)
+    return RequestFailed(HTTPStatus.SERVICE_UNAVAILABLE, message, retry_after_s=1)

@@ -1,7 +1,8 @@
 """Prometheus text of the frontend's telemetry: `dynamo_frontend_*` as Dynamo names them.
 
 Labels are `model` (lower case, as Dynamo writes it) and `dynamo_namespace` (exact: planners match
-on it). What Dynamo does not have is called `mocker_frontend_*`.
+on it). The hit rate has the name that Dynamo's router gives it, whose namespaces have no dashes.
+What Dynamo does not have is called `mocker_frontend_*`.
 """
 
 from collections import Counter
@@ -62,6 +63,16 @@ class Exposition:
             family = HistogramMetricFamily(f"dynamo_frontend_{name}", text, labels=_LABELS)
             family.add_metric(self._labels, histogram.buckets, histogram.sum)
             yield family
+
+        hit_rate = HistogramMetricFamily(
+            "dynamo_component_router_kv_hit_rate",
+            "Share of prompts that was cached where they were computed",
+            labels=_LABELS,
+        )
+        model, namespace = self._labels
+        labels = (model, namespace.replace("-", "_"))
+        hit_rate.add_metric(labels, telemetry.kv_hit_rate.buckets, telemetry.kv_hit_rate.sum)
+        yield hit_rate
 
     def _counters(self) -> Iterable[Metric]:
         telemetry = self._telemetry

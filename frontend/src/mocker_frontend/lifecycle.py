@@ -27,7 +27,8 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.state = State.STARTING
-        self._running = 0
+        self.running = 0
+        """Requests being answered."""
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -39,23 +40,23 @@ class Lifecycle:
     @contextmanager
     def request(self) -> Iterator[None]:
         """Count a request as running."""
-        self._running += 1
+        self.running += 1
         self._idle.clear()
         try:
             yield
         finally:
-            self._running -= 1
-            if not self._running:
+            self.running -= 1
+            if not self.running:
                 self._idle.set()
 
     async def drain(self, *, grace_s: float, timeout_s: float) -> None:
         """Turn unready and wait until the last request is finished."""
         self.state = State.DRAINING
-        log.info("draining running=%d timeout_s=%g", self._running, timeout_s)
+        log.info("draining running=%d timeout_s=%g", self.running, timeout_s)
         try:
             async with asyncio.timeout(max(timeout_s, grace_s)):
                 await asyncio.sleep(grace_s)
                 await self._idle.wait()
         except TimeoutError:
-            log.warning("drain timed out, cutting off running=%d", self._running)
+            log.warning("drain timed out, cutting off running=%d", self.running)
         self.state = State.STOPPED

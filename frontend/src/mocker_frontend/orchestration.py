@@ -6,20 +6,28 @@ decode worker computes the prompt itself: slower, but not an error.
 """
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
 
 import msgspec
+from multidict import CIMultiDict
 
 from mocker_frontend.disagg import JsonObject, decode_body, prefill_body, with_usage
 from mocker_frontend.errors import no_worker
+from mocker_frontend.headers import to_prefill_worker
 from mocker_frontend.registry import Registry
+from mocker_frontend.sse import read_usage
 from mocker_frontend.telemetry import Telemetry
 from mocker_frontend.upstream import NoWorkerAnswered, Reply, Upstream, UpstreamRequest
 from mocker_protocol.names import WorkerType
 
 log = logging.getLogger(__name__)
+
+MAX_CHOICES: Final = 128
+"""A greater `n` is left to the worker to judge, and not measured by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +35,11 @@ class GenerateRequest:
     """A client's request for tokens."""
 
     path: str
+    """Path and query."""
+    payload: bytes
     body: JsonObject
-    headers: Mapping[str, str]
+    """What the payload says."""
+    headers: CIMultiDict[str]
     """Headers that both legs carry."""
 
     @property
@@ -39,7 +50,16 @@ class GenerateRequest:
     @property
     def is_chat(self) -> bool:
         """Whether the answer is a message rather than a text."""
-        return self.path.endswith("/chat/completions")
+        return self.path.partition("?")[0].endswith("/chat/completions")
+
+    @property
+    def num_choices(self) -> int:
+        """Choices in the answer, all generated at once."""
+        wanted, prompts = self.body.get("n"), self.body.get("prompt")
+        each = wanted if type(wanted) is int and 1 <= wanted <= MAX_CHOICES else 1
+        if self.is_chat or not isinstance(prompts, list) or not prompts:
+            return each
+        return each * (1 if isinstance(prompts[0], int) else len(prompts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +69,12 @@ class Generation:
     reply: Reply
     hide_usage: bool
     """Whether the usage chunk of a stream is for the frontend only."""
+    is_prefilled: bool = False
+    """Whether another worker has computed the prompt."""
 
 
 class _Refused(Exception):
-    """The prefill worker answered with a client error, which is the answer."""
+    """The prefill worker's verdict on the request, which is the answer."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.response.status)
@@ -82,49 +104,58 @@ class Orchestrator:
             yield Generation(refused.reply, hide_usage=False)
             return
         body, hide_usage = with_usage(decode_body(request.body, params))
+        unchanged = body is request.body
         leg = UpstreamRequest(
             path=request.path,
-            body=body,
-            headers=dict(request.headers),
+            payload=request.payload if unchanged else msgspec.json.encode(body),
+            headers=request.headers,
             whole=not request.stream,
         )
         role = WorkerType.DECODE if split else WorkerType.AGGREGATED
         entered = False
         try:
-            async with self._upstream.open(role, leg) as reply:
+            async with self._upstream.open(leg, role) as reply:
                 entered = True
-                yield Generation(reply, hide_usage)
+                is_prefilled = body.get("kv_transfer_params") is not None
+                yield Generation(reply, hide_usage, is_prefilled)
         except NoWorkerAnswered as error:
             if entered:
                 raise
+            if error.refusal is not None:
+                yield Generation(error.refusal, hide_usage=False)
+                return
             raise no_worker(f"no worker could take the request: {error}") from error
 
     async def _prefill(self, request: GenerateRequest) -> object:
         """Return the hand-off parameters of the prefill leg; None to prefill locally.
 
         Raises:
-            _Refused: if the prefill worker answers 4xx.
+            _Refused: if the prefill worker answers 4xx or 501, or each one answers 429.
         """
-        if "kv_transfer_params" in request.body or not self._registry.prefill_seen:
+        if request.body.get("kv_transfer_params") is not None or not self._registry.prefill_seen:
             return None
         leg = UpstreamRequest(
             path=request.path,
-            body=prefill_body(request.body),
-            headers=dict(request.headers),
+            payload=msgspec.json.encode(prefill_body(request.body)),
+            headers=to_prefill_worker(request.headers),
             whole=True,
         )
         try:
-            async with self._upstream.open(WorkerType.PREFILL, leg) as reply:
+            async with self._upstream.open(leg, WorkerType.PREFILL) as reply:
                 if reply.response.status >= 400:
                     raise _Refused(reply)
                 params = _hand_off(reply.first)
         except NoWorkerAnswered as error:
+            refusal = error.refusal
+            if refusal is not None and refusal.response.status == HTTPStatus.TOO_MANY_REQUESTS:
+                raise _Refused(refusal) from error
             self._prefill_locally(str(error))
             return None
         if params is None:
             self._prefill_locally(f"{reply.worker.url} answered no kv_transfer_params")
         else:
             self._prefill_lost = False
+            self._telemetry.prompt_computed(read_usage(reply.first))
         return params
 
     def _prefill_locally(self, reason: str) -> None:

@@ -13,6 +13,7 @@ from mocker_frontend.discovery import discover
 from mocker_frontend.exposition import Exposition
 from mocker_frontend.lifecycle import Lifecycle
 from mocker_frontend.orchestration import Orchestrator
+from mocker_frontend.passthrough import Passthrough
 from mocker_frontend.registry import Registry
 from mocker_frontend.routing.selection import Selector
 from mocker_frontend.server import Server
@@ -81,7 +82,7 @@ class Frontend:
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
         runner = web.AppRunner(
-            self._server().application(),
+            self._server().application(api_keys=self.config.api_keys),
             access_log=None,
             handler_cancellation=True,  # a client that leaves ends its requests to the workers
             shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
@@ -112,6 +113,7 @@ class Frontend:
         )
         return Server(
             Orchestrator(self.registry, self._upstream, self._telemetry),
+            Passthrough(self._upstream),
             self.lifecycle,
             self._telemetry,
             exposition,

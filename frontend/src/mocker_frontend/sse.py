@@ -10,12 +10,19 @@ import msgspec
 
 _END = b"\n\n"
 _DONE = b"data: [DONE]"
+_THEN_DONE = _END + _DONE  # an answer may say the mark, but no JSON string holds a line break
+_ERROR = b'data: {"error"'
 _NO_CHOICES = (b'"choices":[]', b'"choices": []')
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int | None = None
 
 
 class _Details(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _PromptDetails | None = None
 
 
 class _WithUsage(msgspec.Struct):
@@ -28,6 +35,8 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int | None = None
+    """Prompt tokens that the worker had in its cache; None if it does not say."""
 
 
 def read_usage(payload: bytes) -> Usage | None:
@@ -36,22 +45,28 @@ def read_usage(payload: bytes) -> Usage | None:
         usage = msgspec.json.decode(payload, type=_WithUsage).usage
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return None if usage is None else Usage(usage.prompt_tokens, usage.completion_tokens)
+    if usage is None:
+        return None
+    details = usage.prompt_tokens_details
+    cached_tokens = None if details is None else details.cached_tokens
+    return Usage(usage.prompt_tokens, usage.completion_tokens, cached_tokens)
 
 
 class EventStream:
     """Passes events through, counts those that carry tokens and keeps the usage."""
 
-    def __init__(self, *, hide_usage: bool, opens_with_role: bool = False) -> None:
-        """Expect a stream; one of a chat opens with an event that has a role and no token."""
+    def __init__(self, *, hide_usage: bool, opening_events: int = 0) -> None:
+        """Expect a stream; each choice of a chat opens with an event that has no token."""
         self._hide_usage = hide_usage
-        self._opening_events = int(opens_with_role)
+        self._opening_events = opening_events
         self._partial = b""
         self.token_events = 0
-        """Events so far that are neither opening, usage nor the end mark: one per token."""
+        """Events so far that are neither opening, usage, error nor end mark: one per token."""
         self.usage: Usage | None = None
         self.done = False
         """Whether the end mark has passed: without it the worker broke off."""
+        self.failed = False
+        """Whether the worker has said that something went wrong."""
 
     def feed(self, data: bytes) -> bytes:
         """Take what the worker sent; return the whole events to pass on."""
@@ -62,14 +77,19 @@ class EventStream:
             self._partial = data
             return b""
         self._partial, events = data[end:], data[:end] if end < len(data) else data
-        self.token_events += events.count(_END) - self._opening_events
-        self._opening_events = 0
+        count = events.count(_END)
+        opening = min(count, self._opening_events)
+        self._opening_events -= opening
+        self.token_events += count - opening
         return self._close(events)
 
     def _close(self, events: bytes) -> bytes:
         """Look after the events that end a stream; all others pass unseen."""
-        if _DONE in events:
+        if _THEN_DONE in events or events.startswith(_DONE):
             self.done = True
+            self.token_events -= 1
+        if _ERROR in events:
+            self.failed = True
             self.token_events -= 1
         for mark in _NO_CHOICES:
             at = events.find(mark)
@@ -89,6 +109,17 @@ class EventStream:
         return events[:start] + events[end:] if self._hide_usage else events
 
     def finish(self) -> bytes:
-        """Return what is left when the worker ends the stream in the middle of an event."""
+        """Return what is left when the worker has ended: an end mark without its empty line.
+
+        Half an event is none, and would spoil the one that says so.
+        """
         rest, self._partial = self._partial, b""
-        return rest
+        if not rest.startswith(_DONE):
+            return b""
+        self.done = True
+        return _DONE + _END
+
+    @property
+    def ended(self) -> bool:
+        """Whether the worker has said how the stream ends."""
+        return self.done or self.failed

@@ -14,6 +14,7 @@ from mocker_frontend.sse import Usage
 
 _DURATION_BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _ITL_BUCKETS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_SHARE_BUCKETS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _LENGTH_BUCKETS_TOKENS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
@@ -88,18 +89,33 @@ class Telemetry:
         self.request_duration_s = Histogram(_DURATION_BUCKETS_S)
         self.input_sequence_tokens = Histogram(_LENGTH_BUCKETS_TOKENS)
         self.output_sequence_tokens = Histogram(_LENGTH_BUCKETS_TOKENS)
+        self.kv_hit_rate = Histogram(_SHARE_BUCKETS)
+        """Share of each prompt that was in the cache of the worker that computed it."""
+
+    def prompt_computed(self, usage: Usage | None) -> None:
+        """Record what the worker that computed a prompt says about it."""
+        if usage is not None and usage.prompt_tokens > 0 and usage.cached_tokens is not None:
+            self.kv_hit_rate.observe(usage.cached_tokens / usage.prompt_tokens)
 
 
 class RequestRecord:
     """Measures one request from its start to its end."""
 
     def __init__(
-        self, telemetry: Telemetry, endpoint: Endpoint, kind: RequestType, *, now: float
+        self,
+        telemetry: Telemetry,
+        endpoint: Endpoint,
+        kind: RequestType,
+        *,
+        now: float,
+        num_choices: int = 1,
     ) -> None:
+        """Open the record; tokens of several choices come at once, each choice at its own pace."""
         self._telemetry = telemetry
         self._labels = (endpoint, kind)
         self._started_s = self._last_token_s = now
         self._tokens = 0
+        self._num_choices = self._firsts_to_come = num_choices
         telemetry.requests_started += 1
         telemetry.inflight += 1
         telemetry.queued += 1
@@ -109,15 +125,21 @@ class RequestRecord:
         if count <= 0:
             return
         telemetry, gap_s = self._telemetry, now - self._last_token_s
+        firsts = min(count, self._firsts_to_come)
+        self._firsts_to_come -= firsts
         if not self._tokens:
             telemetry.queued -= 1
             telemetry.time_to_first_token_s.observe(gap_s)
-            if count > 1:
-                telemetry.inter_token_latency_s.observe(0.0, count - 1)
-        else:
-            telemetry.inter_token_latency_s.observe(gap_s / count, count)
+            gap_s = 0.0
+        if followers := count - firsts:
+            latency_s = gap_s * self._num_choices / count
+            telemetry.inter_token_latency_s.observe(latency_s, followers)
         self._tokens += count
         self._last_token_s = now
+
+    def prompt_computed(self, usage: Usage | None) -> None:
+        """Record what the worker says about the prompt, which it has computed itself."""
+        self._telemetry.prompt_computed(usage)
 
     def finish(self, outcome: Outcome, usage: Usage | None, *, now: float) -> None:
         """Close the record; lengths and duration count only for requests that succeeded."""

@@ -77,6 +77,17 @@ class ScriptedWorker:
     async def refuse(self, request, body):
         return web.json_response({"error": {"message": "prompt too long"}}, status=400)
 
+    async def overloaded(self, request, body):
+        return web.json_response(
+            {"error": {"message": "queue full"}}, status=429, headers={"Retry-After": "7"}
+        )
+
+    async def unavailable(self, request, body):
+        return web.json_response({"error": {"message": "queue full"}}, status=503)
+
+    async def unsupported(self, request, body):
+        return web.json_response({"error": {"message": "not supported"}}, status=501)
+
     async def hang(self, request, body):
         await asyncio.Event().wait()
 
@@ -101,10 +112,15 @@ async def stack():
 
 @pytest.fixture
 def start_worker(stack):
-    async def start(**options):
+    async def start(*, response_headers=(), **options):
         worker = ScriptedWorker()
+
+        async def add_headers(request, response):
+            response.headers.update(response_headers)
+
         app = web.Application()
-        app.router.add_post("/v1/{path:.*}", worker.handle)
+        app.router.add_post("/{path:.*}", worker.handle)
+        app.on_response_prepare.append(add_headers)
         options = {"handler_cancellation": True, "shutdown_timeout": 0.1, **options}
         runner = web.AppRunner(app, **options)
         await runner.setup()

@@ -3,8 +3,13 @@
 import json
 
 import pytest
+from multidict import CIMultiDict
 
 from mocker_frontend.cli import main
+from mocker_frontend.orchestration import GenerateRequest
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
 
 
 async def test_both_legs_carry_the_same_request_id_and_unknown_fields(start_worker, start_frontend):
@@ -75,6 +80,69 @@ async def test_the_role_that_opens_a_chat_is_no_token(start_worker, start_fronte
     assert await frontend.metric("dynamo_frontend_inter_token_latency_seconds_count") == 4
 
 
+async def test_each_choice_of_a_chat_opens_with_a_role(start_worker, start_frontend):
+    worker = await start_worker()
+
+    async def two_choices(request, body):
+        response = await worker.begin(request)
+        for event in (ROLE, ROLE, TOKEN, TOKEN, TOKEN, TOKEN, b"data: [DONE]\n\n"):
+            await response.write(event)
+        return response
+
+    worker.answer = two_choices
+    frontend = await start_frontend(decode=[worker])
+    await (await frontend.post("/v1/chat/completions", stream=True, n=2)).text()
+    assert worker.requests[0]["n"] == 2
+    assert await frontend.metric("dynamo_frontend_time_to_first_token_seconds_count") == 1
+    assert await frontend.metric("dynamo_frontend_inter_token_latency_seconds_count") == 2
+
+
+async def test_an_empty_hand_off_is_none(start_worker, start_frontend):
+    prefill, decode = await start_worker(), await start_worker()
+    frontend = await start_frontend(prefill=[prefill], decode=[decode])
+    await frontend.text(kv_transfer_params=None)
+    assert decode.requests[0]["kv_transfer_params"]["remote_port"] == 5600
+
+
+async def test_fields_pass_to_both_legs_as_they_are(start_worker, start_frontend):
+    prefill, decode = await start_worker(), await start_worker()
+    frontend = await start_frontend(prefill=[prefill], decode=[decode])
+    fields = {
+        "prompt": [[1, 2], [3]],
+        "n": 3,
+        "echo": True,
+        "logprobs": 2,
+        "priority": -1,
+        "cache_salt": "s",
+        "return_token_ids": True,
+        "stop": ["x"],
+        "seed": 2**70,
+    }
+    await frontend.text(**fields)
+    for worker in (prefill, decode):
+        assert {name: worker.requests[0][name] for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "num_choices"),
+    [
+        ("/v1/completions", {"prompt": "a"}, 1),
+        ("/v1/completions", {"prompt": [1, 2, 3]}, 1),
+        ("/v1/completions", {"prompt": ["a", "b"], "n": 3}, 6),
+        ("/v1/completions", {"prompt": [[1], [2]]}, 2),
+        ("/v1/completions", {"prompt": []}, 1),
+        ("/v1/chat/completions", {"messages": [], "n": 2}, 2),
+        ("/v1/chat/completions?a=b", {"n": True}, 1),
+        ("/v1/chat/completions", {"n": 10**9}, 1),
+        ("/v1/chat/completions", {"n": None}, 1),
+    ],
+)
+def test_choices_are_counted(path, body, num_choices):
+    request = GenerateRequest(path=path, payload=b"", body=body, headers=CIMultiDict())
+    assert request.num_choices == num_choices
+    assert request.is_chat is ("chat" in path)
+
+
 @pytest.mark.parametrize(("depth", "status"), [(90, 200), (100, 400), (950, 400), (100_000, 400)])
 async def test_a_body_that_is_nested_too_deeply_is_400(start_worker, start_frontend, depth, status):
     worker = await start_worker()
@@ -91,7 +159,7 @@ async def test_a_body_that_is_no_object_is_400(start_worker, start_frontend, pay
     frontend = await start_frontend(decode=[worker])
     response = await frontend.session.post(frontend.url + "/v1/completions", data=payload)
     assert response.status == 400
-    assert json.loads(await response.read())["error"]["type"] == "invalid_request_error"
+    assert json.loads(await response.read())["error"]["type"] == "BadRequestError"
     assert not worker.requests
 
 

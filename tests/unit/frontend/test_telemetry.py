@@ -13,8 +13,8 @@ def telemetry():
     return Telemetry()
 
 
-def start(telemetry, now=0.0):
-    return RequestRecord(telemetry, Endpoint.CHAT_COMPLETIONS, RequestType.STREAM, now=now)
+def start(telemetry, now=0.0, **more):
+    return RequestRecord(telemetry, Endpoint.CHAT_COMPLETIONS, RequestType.STREAM, now=now, **more)
 
 
 def samples(telemetry):
@@ -34,6 +34,7 @@ def test_every_series_exists_from_the_start_with_zero(telemetry):
     found = samples(telemetry)
     assert set(found.values()) == {0.0}
     names = {name for name, _ in found}
+    assert "dynamo_component_router_kv_hit_rate_count" in names
     for histogram in (
         "time_to_first_token_seconds",
         "inter_token_latency_seconds",
@@ -51,9 +52,28 @@ def test_every_series_exists_from_the_start_with_zero(telemetry):
 
 
 def test_all_series_carry_the_planners_labels(telemetry):
-    for _, labels in samples(telemetry):
+    for name, labels in samples(telemetry):
+        of_router = name.startswith("dynamo_component_router_")
         assert dict(labels)["model"] == "org/mock"
-        assert dict(labels)["dynamo_namespace"] == "default-chat"
+        expected = "default_chat" if of_router else "default-chat"
+        assert dict(labels)["dynamo_namespace"] == expected
+
+
+@pytest.mark.parametrize(
+    ("usage", "shares"),
+    [
+        (None, []),
+        (Usage(10, 1), []),
+        (Usage(0, 1, 0), []),
+        (Usage(10, 1, 0), [0.0]),
+        (Usage(10, 1, 4), [0.4]),
+        (Usage(10, 1, 10), [1.0]),
+    ],
+)
+def test_the_hit_rate_is_the_cached_share_of_each_prompt(telemetry, usage, shares):
+    start(telemetry).prompt_computed(usage)
+    assert telemetry.kv_hit_rate.count == len(shares)
+    assert telemetry.kv_hit_rate.sum == pytest.approx(sum(shares))
 
 
 def test_a_stream_is_measured_token_by_token(telemetry):
@@ -70,6 +90,17 @@ def test_a_stream_is_measured_token_by_token(telemetry):
     assert telemetry.request_duration_s.sum == pytest.approx(1.0)
     assert telemetry.input_sequence_tokens.sum == 100
     assert telemetry.output_sequence_tokens.sum == 4
+
+
+def test_the_first_tokens_of_several_choices_are_no_gaps(telemetry):
+    record = start(telemetry, num_choices=3)
+    record.tokens(3, now=0.5)
+    record.tokens(3, now=0.6)
+    record.tokens(1, now=0.7)
+    record.tokens(2, now=0.7)
+    assert telemetry.time_to_first_token_s.count == 1
+    assert telemetry.inter_token_latency_s.count == 6
+    assert telemetry.inter_token_latency_s.sum == pytest.approx(6 * 0.1)
 
 
 def test_without_usage_the_events_are_the_length(telemetry):

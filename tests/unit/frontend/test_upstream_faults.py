@@ -59,7 +59,7 @@ async def test_when_every_worker_fails_the_answer_is_503_with_an_openai_error(
     assert response.status == 503
     assert response.headers["Retry-After"] == "1"
     error = (await response.json())["error"]
-    assert error["type"] == "service_unavailable"
+    assert error["type"] == "ServiceUnavailableError"
     assert "HTTP 500" in error["message"]
     assert len(one.requests) == len(two.requests) == 1
 
@@ -73,6 +73,40 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(start_worker, s
     assert "[DONE]" not in text
     last = text.strip().split("\n\n")[-1].removeprefix("data: ")
     assert json.loads(last)["error"]["code"] == 502
+    assert await frontend.metric("dynamo_frontend_requests_total.*error") == 1
+
+
+@pytest.mark.parametrize("mark", [b"", b"data: [DONE]\n\n"])
+async def test_an_error_event_of_the_worker_passes_and_counts(start_worker, start_frontend, mark):
+    worker = await start_worker()
+    event = b'data: {"error":{"message":"broken"}}\n\n' + mark
+
+    async def fail_in_the_middle(request, body):
+        response = await worker.begin(request)
+        await worker.token(response)
+        await response.write(event)
+        return response
+
+    worker.answer = fail_in_the_middle
+    frontend = await start_frontend(decode=[worker])
+    _, text = await frontend.text(stream=True)
+    assert text.encode().endswith(event)
+    assert text.count('"error"') == 1
+    assert await frontend.metric("dynamo_frontend_requests_total.*error") == 1
+
+
+async def test_a_stream_that_ends_without_its_mark_has_broken_off(start_worker, start_frontend):
+    worker = await start_worker()
+
+    async def stop_early(request, body):
+        response = await worker.begin(request)
+        await worker.token(response)
+        return response
+
+    worker.answer = stop_early
+    frontend = await start_frontend(decode=[worker])
+    _, text = await frontend.text(stream=True)
+    assert '"code":502' in text
     assert await frontend.metric("dynamo_frontend_requests_total.*error") == 1
 
 

@@ -1,6 +1,10 @@
 """Rendered manifests: reviewed as files, and accepted by the Kubernetes client's own models."""
 
+import json
 import os
+import subprocess
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from mocker_operator.reconcile.model import Key
 from mocker_operator.render import endpoint, render
 
 ROOT = Path(__file__).parents[3]
+BIN = Path(sys.executable).parent
 GOLDEN = Path(__file__).parent / "golden"
 MODELS = {"Deployment": V1Deployment, "ConfigMap": V1ConfigMap, "Service": V1Service}
 
@@ -38,7 +43,9 @@ def by_kind(manifests, kind):
     return {m["metadata"]["name"]: m for m in manifests if m["kind"] == kind}
 
 
-every_example = pytest.mark.parametrize("name", ["disaggregated", "aggregated", "everything"])
+every_example = pytest.mark.parametrize(
+    "name", ["disaggregated", "aggregated", "kv-events", "everything"]
+)
 
 
 @every_example
@@ -136,3 +143,130 @@ def test_the_service_is_where_clients_go(spec, service, url, key, settings):
 def test_without_a_uid_nothing_has_an_owner(key, settings):
     manifests = render(key, "", spec_of(aggregated={}), {}, settings)
     assert not any("ownerReferences" in m["metadata"] for m in manifests)
+
+
+def containers(manifests):
+    return {
+        name: deployment["spec"]["template"]["spec"]["containers"][0]
+        for name, deployment in by_kind(manifests, "Deployment").items()
+    }
+
+
+def worker_of(settings, key, *, role="prefill", **fields):
+    shape = {"aggregated": {}} if role == "aggregated" else {"prefill": {}, "decode": {}}
+    manifests = render(key, "u", spec_of(**{**shape, **fields}), {}, settings)
+    return containers(manifests)[f"demo-{role}"]
+
+
+def flags(container):
+    """Return the flags of a container that have values."""
+    args = container["args"]
+    return {flag: value for flag, value in pairwise(args) if flag.startswith("--")}
+
+
+@pytest.mark.parametrize("events", [{}, {"transports": ["nats"]}, {"zmqFormat": "array"}])
+def test_events_as_ever_change_no_manifest(key, settings, events):
+    before = render(key, "u", spec_of(prefill={}, decode={}), {}, settings)
+    after = render(key, "u", spec_of(prefill={}, decode={}, kvEvents=events), {}, settings)
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ({}, None),
+        ({"natsFormat": "dynamo-event-plane"}, "dynamo-event-plane"),
+        ({"transports": []}, "none"),
+        ({"transports": ["zmq"], "natsFormat": "dynamo-event-plane"}, "none"),
+    ],
+)
+def test_the_format_on_nats_is_said_where_it_is_not_the_default(key, settings, events, said):
+    worker = worker_of(settings, key, kvEvents=events)
+    assert flags(worker).get("--kv-events-nats-format") == said
+
+
+@pytest.mark.parametrize(("given", "form"), [({}, "map"), ({"zmqFormat": "array"}, "array")])
+def test_zmq_gets_sockets_and_ports_as_vllm_has_them(key, settings, given, form):
+    worker = worker_of(settings, key, kvEvents={"transports": ["nats", "zmq"], **given})
+    assert json.loads(flags(worker)["--kv-events-config"]) == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://*:5557",
+        "replay_endpoint": "tcp://*:5558",
+        "topic": "kv@{pod_ip}:{port}@{model}",
+        "format": form,
+    }
+    assert {port["name"]: port["containerPort"] for port in worker["ports"]} == {
+        "http": 8000,
+        "kv-events": 5557,
+        "kv-replay": 5558,
+    }
+
+
+def test_every_rank_has_its_own_ports(key, settings):
+    worker = worker_of(
+        settings, key, kvEvents={"transports": ["zmq"]}, engine={"dataParallelSize": 3}
+    )
+    config = json.loads(flags(worker)["--kv-events-config"])
+    assert (config["endpoint"], config["replay_endpoint"]) == ("tcp://*:5557", "tcp://*:5560")
+    ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
+    assert ports == {
+        "http": 8000,
+        "kv-events": 5557,
+        "kv-events-1": 5558,
+        "kv-events-2": 5559,
+        "kv-replay": 5560,
+        "kv-replay-1": 5561,
+        "kv-replay-2": 5562,
+    }
+    assert all(len(name) <= 15 for name in ports)
+
+
+@pytest.mark.parametrize(
+    ("role", "engine"),
+    [
+        ("decode", {}),
+        ("prefill", {"enablePrefixCaching": False}),
+        ("aggregated", {"extraEngineArgs": {"publish_kv_events": False}}),
+    ],
+)
+def test_who_publishes_nothing_is_told_nothing(key, settings, role, engine):
+    events = {"transports": ["zmq"]}
+    silent = worker_of(settings, key, role=role, kvEvents=events, engine=engine)
+    assert silent == worker_of(settings, key, role=role, engine=engine)
+    assert not [flag for flag in silent["args"] if flag.startswith("--kv-events")]
+
+
+def test_a_variable_may_come_from_a_secret(key, settings):
+    source = {"secretKeyRef": {"name": "keys", "key": "api-key"}}
+    template = {"env": [{"name": "MOCKER_API_KEY", "valueFrom": source}, {"name": "A"}]}
+    worker = worker_of(settings, key, role="aggregated", aggregated={"template": template})
+    assert worker["env"][-2:] == [
+        {"name": "MOCKER_API_KEY", "valueFrom": source},
+        {"name": "A"},
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_programs_take_what_is_rendered(path, settings, tmp_path):
+    """Flags and variables of an example, judged by the programs that get them."""
+    resource = yaml.safe_load(path.read_text())
+    key = Key("team", resource["metadata"]["name"])
+    manifests = render(key, "", parse_spec(resource), {}, settings)
+    configs = by_kind(manifests, "ConfigMap")
+    for name, container in containers(manifests).items():
+        if container["command"][0] != "mocker-worker":
+            continue
+        engine = tmp_path / f"{name}.json"
+        engine.write_text(configs[name]["data"]["engine.json"])
+        args = [arg.replace("/etc/mocker/engine.json", str(engine)) for arg in container["args"]]
+        ran = subprocess.run(
+            [BIN / "mocker-worker", "serve", *args, "--print-engine-args"],
+            env={item["name"]: item.get("value", "from-elsewhere") for item in container["env"]},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        printed = json.loads(ran.stdout)
+        assert json.loads(engine.read_text()).items() <= printed.items()

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from mocker_operator.api.fields import INTEGRAL, MAX_ITEMS, Milliseconds, Seconds, Struct, word
 from mocker_protocol.decisions import MAX_INTEGER
-from mocker_protocol.engine_args import PreemptionMode
+from mocker_protocol.engine_args import PreemptionMode, PrefixCachingHashAlgo, SchedulingPolicy
 
 _MAX_COUNT: Final = 2**31 - 1
 
@@ -48,8 +48,14 @@ class EngineSpec(Struct):
     """Token budget of one pass (8192)."""
     enable_prefix_caching: bool | None = None
     """Reuse the blocks of equal prompt prefixes (true)."""
+    prefix_caching_hash_algo: (
+        Annotated[PrefixCachingHashAlgo, word(PrefixCachingHashAlgo)] | None
+    ) = None
+    """Hashes of blocks in events: Dynamo's chain of XXH3 (xxh3), or vLLM's sha256_cbor."""
     enable_chunked_prefill: bool | None = None
     """Compute long prompts over several passes (true)."""
+    scheduling_policy: Annotated[SchedulingPolicy, word(SchedulingPolicy)] | None = None
+    """Who is served first: who came first (fcfs), or the lowest priority."""
     preemption_mode: Annotated[PreemptionMode, word(PreemptionMode)] | None = None
     """Which running request gives up its blocks first: the newest (lifo) or the oldest (fifo)."""
     speedup_ratio: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
@@ -79,7 +85,9 @@ ARGUMENT_OF_FIELD: Final[dict[str, str]] = {
     "max_num_seqs": "max_num_seqs",
     "max_num_batched_tokens": "max_num_batched_tokens",
     "enable_prefix_caching": "enable_prefix_caching",
+    "prefix_caching_hash_algo": "prefix_caching_hash_algo",
     "enable_chunked_prefill": "enable_chunked_prefill",
+    "scheduling_policy": "scheduling_policy",
     "preemption_mode": "preemption_mode",
     "speedup_ratio": "speedup_ratio",
     "decode_speedup_ratio": "decode_speedup_ratio",

@@ -8,10 +8,12 @@ from typing import Any
 
 from mocker_operator.api.engine import EngineSpec, field_of_argument, named_arguments
 from mocker_operator.api.errors import InvalidSpec
+from mocker_operator.api.kv_events import KvTransport
 from mocker_operator.api.spec import MockerDeploymentSpec, WorkerRole
 from mocker_protocol.engine_args import EngineArgs, InvalidEngineArgs, parse_engine_args
 
 _ROLE_ARGUMENTS = ("worker_type", "is_prefill", "is_decode")
+_ZMQ_ARGUMENTS = ("zmq_kv_events_port", "zmq_replay_port")
 
 
 def engine_arguments(spec: MockerDeploymentSpec, role: WorkerRole) -> EngineArgs:
@@ -29,6 +31,7 @@ def engine_arguments(spec: MockerDeploymentSpec, role: WorkerRole) -> EngineArgs
     extra: dict[str, Any] = {}
     for path, engine in sources.items():
         _refuse_contradictions(path, engine, role, named)
+        _refuse_second_ports(path, engine, spec)
         extra |= engine.extra_engine_args
     without_role = {name: value for name, value in extra.items() if name not in _ROLE_ARGUMENTS}
     try:
@@ -53,6 +56,17 @@ def _refuse_contradictions(
             )
         if reason := _against_role(name, value, role):
             raise InvalidSpec(at, reason)
+
+
+def _refuse_second_ports(path: str, engine: EngineSpec, spec: MockerDeploymentSpec) -> None:
+    if KvTransport.ZMQ not in spec.kv_events.transports:
+        return
+    for name in _ZMQ_ARGUMENTS:
+        if engine.extra_engine_args.get(name) is not None:
+            raise InvalidSpec(
+                f"{path}.extraEngineArgs.{name}",
+                "spec.kvEvents.transports has zmq, which sets the ports; remove one",
+            )
 
 
 def _same(one: object, other: object) -> bool:

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from mocker_operator.api.engine import EngineSpec
 from mocker_operator.api.fields import INTEGRAL, Replicas, Struct, cel, word
+from mocker_operator.api.kv_events import KvEventsSpec
 from mocker_operator.api.template import TemplateSpec
 
 WorkerRole = Literal["prefill", "decode", "aggregated"]
@@ -121,6 +122,8 @@ class MockerDeploymentSpec(
     """Image of all pods; absent means the operator's default."""
     engine: EngineSpec = Field(default_factory=EngineSpec)
     """Engine arguments of all roles."""
+    kv_events: KvEventsSpec = Field(default_factory=KvEventsSpec)
+    """Where and how the workers publish KV events."""
     prefill: RoleSpec | None = None
     """Workers that compute prompts."""
     decode: RoleSpec | None = None

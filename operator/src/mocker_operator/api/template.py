@@ -43,6 +43,9 @@ def _listed(names: Iterable[str]) -> str:
 
 
 _OWN_KEYS_MESSAGE: Final = f"keys under {_OWN_PREFIX} and the operator's own labels cannot be set"
+OBJECT_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_ONE_SOURCE: Final = "give one of secretKeyRef and configMapKeyRef"
+_VALUE_OR_SOURCE: Final = "value must be empty when valueFrom is given"
 _OWN_ENV_MESSAGE: Final = f"the operator itself sets {', '.join(OWN_ENV)}"
 
 
@@ -65,13 +68,55 @@ Labels = Annotated[
 ]
 
 
-class EnvVar(Named):
+class KeyReference(Named):
+    """A key of a Secret or ConfigMap in the namespace of the resource."""
+
+    name: str = Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)
+    """Name of the object."""
+    key: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
+    """Key of the value in it."""
+    optional: bool | None = None
+    """Whether the variable stays unset where the key is missing (false: the pod waits)."""
+
+
+class EnvSource(
+    Struct,
+    json_schema_extra=cel(("has(self.secretKeyRef) != has(self.configMapKeyRef)", _ONE_SOURCE)),
+):
+    """Where the value of a variable is kept."""
+
+    secret_key_ref: KeyReference | None = None
+    """A key of a Secret."""
+    config_map_key_ref: KeyReference | None = None
+    """A key of a ConfigMap."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
+            raise ValueError(_ONE_SOURCE)
+        return self
+
+
+class EnvVar(
+    Named,
+    json_schema_extra=cel(
+        ("!has(self.valueFrom) || !has(self.value) || self.value == ''", _VALUE_OR_SOURCE)
+    ),
+):
     """An environment variable."""
 
     name: str = Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     """Name of the variable."""
     value: str = Field(default="", max_length=4096)
     """Its value; $(NAME) refers to another variable."""
+    value_from: EnvSource | None = None
+    """Where its value is kept, in place of value."""
+
+    @model_validator(mode="after")
+    def _value_or_source(self) -> Self:
+        if self.value and self.value_from is not None:
+            raise ValueError(_VALUE_OR_SOURCE)
+        return self
 
 
 def _no_own_env(items: list[EnvVar]) -> list[EnvVar]:
@@ -83,7 +128,7 @@ def _no_own_env(items: list[EnvVar]) -> list[EnvVar]:
 class SecretReference(Named):
     """A secret in the namespace of the resource."""
 
-    name: str = Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    name: str = Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)
     """Name of the secret."""
 
 

@@ -6,7 +6,7 @@ Namespaces that enforce the pod security standard `restricted` accept it.
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mocker_operator.api.template import TemplateSpec
+from mocker_operator.api.template import EnvVar, TemplateSpec
 from mocker_operator.constants import HTTP_PORT
 
 _USER_ID: Final = 10001
@@ -33,6 +33,8 @@ class Program:
     """ConfigMap that is mounted read-only at `CONFIG_PATH`."""
     startup_s: float = 0.0
     """How long it takes by design until it is ready."""
+    ports: list[dict[str, Any]] = field(default_factory=list)
+    """Container ports beside the HTTP port."""
 
 
 CONFIG_PATH: Final = "/etc/mocker"
@@ -89,7 +91,10 @@ def _container(program: Program, template: TemplateSpec) -> dict[str, Any]:
         "imagePullPolicy": program.image_pull_policy,
         "command": program.command,
         "args": program.args,
-        "ports": [{"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"}],
+        "ports": [
+            {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
+            *program.ports,
+        ],
         "resources": _resources(template),
         "readinessProbe": _probe("/ready", period_s=1),
         "livenessProbe": _probe("/live", period_s=10),
@@ -100,12 +105,12 @@ def _container(program: Program, template: TemplateSpec) -> dict[str, Any]:
         },
         "volumeMounts": _mounts(program),
     }
-    env = program.env + [_variable(item.name, item.value) for item in template.env]
+    env = program.env + [_variable(item) for item in template.env]
     return {**container, "env": env} if env else container
 
 
-def _variable(name: str, value: str) -> dict[str, str]:
-    return _without_empty({"name": name, "value": value})
+def _variable(item: EnvVar) -> dict[str, Any]:
+    return _without_empty(item.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:

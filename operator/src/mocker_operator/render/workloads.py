@@ -3,8 +3,8 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from mocker_operator.api.engine_arguments import engine_arguments, engine_file
 from mocker_operator.api.spec import FRONTEND, MockerDeploymentSpec, Routing, WorkerRole
@@ -20,6 +20,7 @@ from mocker_operator.constants import (
     SERVICE_KIND,
 )
 from mocker_operator.reconcile.model import Key, Manifest
+from mocker_operator.render.kv_events import kv_event_args, kv_event_ports
 from mocker_operator.render.metadata import (
     child_name,
     digest,
@@ -109,6 +110,7 @@ def _config_map(context: _Rendering, role: WorkerRole) -> Manifest:
 
 def _worker(context: _Rendering, role: WorkerRole, config: Manifest) -> Manifest:
     spec = context.spec
+    engine = engine_arguments(spec, role)
     flags = [] if role == "aggregated" else [f"--is-{role}-worker"]
     program = _program(
         context,
@@ -116,7 +118,11 @@ def _worker(context: _Rendering, role: WorkerRole, config: Manifest) -> Manifest
         args=[
             *("--extra-engine-args", f"{CONFIG_PATH}/{_ENGINE_FILE}"),
             *flags,
+            *kv_event_args(spec.kv_events, engine),
         ],
+    )
+    program = replace(
+        program,
         env=[
             from_field("POD_NAME", "metadata.name"),
             from_field("POD_UID", "metadata.uid"),
@@ -125,7 +131,8 @@ def _worker(context: _Rendering, role: WorkerRole, config: Manifest) -> Manifest
             {"name": "DYN_NAMESPACE", "value": context.dynamo_namespace},
         ],
         config_map=config["metadata"]["name"],
-        startup_s=engine_arguments(spec, role).startup_time or 0.0,
+        startup_s=engine.startup_time or 0.0,
+        ports=kv_event_ports(spec.kv_events, engine),
     )
     wanted = spec.roles[role]
     return _deployment(
@@ -157,15 +164,7 @@ def _frontend(context: _Rendering) -> Manifest:
     )
 
 
-def _program(
-    context: _Rendering,
-    *,
-    container: str,
-    args: list[str],
-    env: list[dict[str, Any]] | None = None,
-    config_map: str | None = None,
-    startup_s: float = 0.0,
-) -> Program:
+def _program(context: _Rendering, *, container: str, args: list[str]) -> Program:
     spec, settings = context.spec, context.settings
     return Program(
         container=container,
@@ -180,9 +179,6 @@ def _program(
             *args,
         ],
         drain_timeout_s=spec.scaling.drain_timeout_seconds,
-        env=env or [],
-        config_map=config_map,
-        startup_s=startup_s,
     )
 
 
