@@ -96,7 +96,7 @@ async def test_only_prefill_workers_publish_events_and_the_events_name_the_promp
         for _ in range(4):
             await client.completions.create(model="mock/model", prompt=prompt, max_tokens=4)
     namespace = f"{deployment.kubectl.namespace}-mock"
-    events = await kv_events(nats_url, Component(namespace, "prefill"), at_least=2)
+    events = await kv_events(nats_url, Component(namespace, "prefill"), at_least=4)
     worker_ids = {worker_id_from_uid(p["metadata"]["uid"]) for p in deployment.pods("prefill")}
     assert {event.worker_id for event in events} == worker_ids
     for worker_id in worker_ids:

@@ -1,7 +1,10 @@
 """A real nats-server with JetStream, on a port of its own, that can be stopped and started."""
 
+import contextlib
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +48,16 @@ class NatsServer:
             self._process.terminate()
             self._process.wait(timeout=_START_TIMEOUT_S)
             self._process = None
+
+    @contextlib.contextmanager
+    def hanging(self):
+        """Stop the process without closing its connections, then let it go on."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def lose_storage(self):
         shutil.rmtree(self._storage)

@@ -1,10 +1,12 @@
-"""Forward-pass metrics, version 1, and the event-plane envelope that carries them.
+"""Forward-pass metrics, version 1: one message of the event plane per forward pass.
 
-One message per forward pass, never per token (Dynamo 1.1+, topic `forward-pass-metrics`,
-MessagePack maps). Token counts are tokens, variances are population variances in tokens squared.
+Never one per token (Dynamo 1.1+, topic `forward-pass-metrics`, MessagePack maps). Token counts are
+tokens, variances are population variances in tokens squared.
 """
 
 import msgspec
+
+from mocker_protocol.msgpack_nesting import check_msgpack_nesting
 
 TOPIC = "forward-pass-metrics"
 
@@ -50,41 +52,20 @@ class ForwardPassMetrics(msgspec.Struct, frozen=True, kw_only=True):
     queued_requests: QueuedRequests
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """Event-plane envelope of Dynamo 1.x; `payload` holds MessagePack of the event itself."""
-
-    publisher_id: int
-    sequence: int
-    """From 0 per publisher."""
-    published_at: int
-    """Unix time in milliseconds."""
-    topic: str
-    payload: bytes
-
-
 _encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ForwardPassMetrics)
 
 
-def encode_forward_pass(
-    metrics: ForwardPassMetrics, *, publisher_id: int, sequence: int, published_at_ms: int
-) -> bytes:
-    """Return the enveloped message as it is published on NATS."""
-    return _encoder.encode(
-        Envelope(
-            publisher_id=publisher_id,
-            sequence=sequence,
-            published_at=published_at_ms,
-            topic=TOPIC,
-            payload=_encoder.encode(metrics),
-        )
-    )
+def encode_forward_pass(metrics: ForwardPassMetrics) -> bytes:
+    """Return the payload of an event-plane message."""
+    return _encoder.encode(metrics)
 
 
-def decode_forward_pass(message: bytes) -> ForwardPassMetrics:
-    """Open the envelope and parse the metrics.
+def decode_forward_pass(payload: bytes) -> ForwardPassMetrics:
+    """Parse the payload of an event-plane message.
 
     Raises:
-        msgspec.DecodeError: if either part is not what it should be (a ValueError).
+        ValueError: if it is not what it should be.
     """
-    envelope = msgspec.msgpack.decode(message, type=Envelope)
-    return msgspec.msgpack.decode(envelope.payload, type=ForwardPassMetrics)
+    check_msgpack_nesting(payload)
+    return _decoder.decode(payload)

@@ -67,6 +67,10 @@ class Component:
         parts = ("namespace", self.namespace, "component", self.component, "endpoint", endpoint)
         return ".".join([*(_percent_encoded(part) for part in parts), topic])
 
+    def namespace_subject(self, topic: str) -> str:
+        """Subject of a topic that all components of the namespace share (Dynamo 0.7)."""
+        return f"namespace.{_percent_encoded(self.namespace)}.{topic}"
+
 
 def _percent_encoded(segment: str) -> str:
     return re.sub(

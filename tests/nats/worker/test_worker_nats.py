@@ -5,8 +5,10 @@ import pytest
 from nats.js.errors import KeyNotFoundError, NotFoundError, ServiceUnavailableError
 
 from mocker_protocol.engine_args import EngineArgs
+from mocker_protocol.event_plane import decode_envelope
 from mocker_protocol.forward_pass import TOPIC, decode_forward_pass
 from mocker_protocol.kv_events import AllBlocksCleared, BlockStored, decode_router_event
+from mocker_protocol.load_report import LOAD_TOPIC, decode_active_load, decode_load_event
 from mocker_protocol.names import Component, worker_id_from_uid
 from mocker_protocol.registration import BUCKET, WorkerState, decode_registration
 from mocker_worker.engine import EngineCore, Request
@@ -66,7 +68,7 @@ async def test_kv_events_are_those_of_the_engine_numbered_without_gaps(
     worker = await start_worker("--nats-url", nats_server.url, engine=small)
     await worker.logged(READY)
     engine = EngineCore(EngineArgs(block_size=4, **small))
-    expected = []
+    expected = [AllBlocksCleared()]
     client = await worker.client()
     for index in range(4):
         prompt = list(range(1000 * index, 1000 * index + 20))
@@ -89,6 +91,21 @@ async def test_kv_events_are_those_of_the_engine_numbered_without_gaps(
     config = (await nats_client.jetstream().stream_info(BACKEND.kv_event_stream)).config
     assert config.subjects == [f"{BACKEND.kv_event_stream}.*"]
     assert config.max_age == 3600
+
+
+async def test_blocks_are_withdrawn_when_the_worker_ends(nats_server, nats_client, start_worker):
+    worker = await start_worker("--nats-url", nats_server.url, "--data-parallel-size", "2")
+    await worker.logged(READY)
+    await complete(worker, list(range(20)))
+    worker.terminate()
+
+    assert await worker.exit_code() == 0
+    events = await stored_events(nats_client, BACKEND)
+    for rank in (0, 1):
+        told = [event for event in events if event.dp_rank == rank]
+        assert [event.event_id for event in told] == list(range(len(told)))
+        assert told[0].event == told[-1].event == AllBlocksCleared()
+    assert len(events) > 4
 
 
 async def test_decode_workers_publish_no_kv_events(nats_server, nats_client, start_worker):
@@ -181,7 +198,7 @@ async def test_a_nats_that_lost_its_storage_is_told_everything_anew(
     await complete(worker, list(range(20)))
 
     async def some():
-        return len(await stored_events(nats_client, BACKEND)) >= 2
+        return len(await stored_events(nats_client, BACKEND)) >= 3
 
     await until(some)
     nats_server.stop()
@@ -215,8 +232,9 @@ async def test_each_pass_is_published_once(nats_server, nats_client, start_worke
     passes = []
     while sum(1 for item in passes if item.wall_time > 0) < 6:
         message = await subscription.next_msg(timeout=10)
-        passes.append(decode_forward_pass(message.data))
-    heartbeat = decode_forward_pass((await subscription.next_msg(timeout=10)).data)
+        passes.append(decode_forward_pass(decode_envelope(message.data).payload))
+    message = await subscription.next_msg(timeout=10)
+    heartbeat = decode_forward_pass(decode_envelope(message.data).payload)
 
     real = [item for item in passes if item.wall_time > 0]
     assert [item.scheduled_requests.sum_prefill_tokens for item in real] == [20, 0, 0, 0, 0, 0]
@@ -232,15 +250,79 @@ async def test_events_are_printed_as_lines(nats_server, start_worker, run_events
     await complete(worker, list(range(20)))
     flags = ("--nats-url", nats_server.url, "--from-start")
 
-    code, lines = await run_events(*flags, "--count", "1")
+    code, lines = await run_events(*flags, "--count", "2")
     assert code == 0
-    assert lines[0].startswith(f"prefill worker={WORKER_ID:016x} rank=0 id=0 stored blocks=5")
+    assert lines[0] == f"prefill worker={WORKER_ID:016x} rank=0 id=0 cleared"
+    assert lines[1].startswith(f"prefill worker={WORKER_ID:016x} rank=0 id=1 stored blocks=5")
 
     code, lines = await run_events(*flags, "--no-follow", "--output", "json")
     assert code == 0
     events = [json.loads(line) for line in lines]
-    assert [event["router_event"]["event"]["event_id"] for event in events] == [0]
+    assert [event["router_event"]["event"]["event_id"] for event in events] == [0, 1]
     assert events[0]["component"] == "prefill"
+
+
+async def test_events_of_the_event_plane_are_printed_as_they_come(
+    nats_server, start_worker, run_events
+):
+    flags = ("--nats-url", nats_server.url)
+    worker = await start_worker(*flags, "--kv-events-nats-format", "dynamo-event-plane")
+    await worker.logged(READY)
+    event_plane = (*flags, "--format", "dynamo-event-plane", "--component", "backend")
+    as_text = asyncio.create_task(run_events(*event_plane, "--count", "2"))
+    as_json = asyncio.create_task(run_events(*event_plane, "--count", "2", "--output", "json"))
+    start = 0
+    while not (as_text.done() and as_json.done()):
+        start += 100
+        await complete(worker, list(range(start, start + 20)))
+
+    code, lines = await as_text
+    assert code == 0
+    assert all(line.startswith(f"backend worker={WORKER_ID:016x} rank=0 id=") for line in lines)
+    code, lines = await as_json
+    assert code == 0
+    events = [json.loads(line)["router_event"] for line in lines]
+    first = events[0]["event"]["event_id"]
+    assert [event["event"]["event_id"] for event in events] == [first, first + 1]
+    assert {event["storage_tier"] for event in events} == {"device"}
+
+
+async def test_the_event_plane_has_no_events_of_before(nats_server, run_events):
+    flags = ("--nats-url", nats_server.url, "--format", "dynamo-event-plane")
+    assert await run_events(*flags, "--from-start") == (2, [])
+    assert await run_events(*flags, "--no-follow") == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("nats_format", "subject"),
+    [
+        ("dynamo-jetstream", BACKEND.namespace_subject(LOAD_TOPIC)),
+        ("dynamo-event-plane", BACKEND.endpoint_subject(LOAD_TOPIC)),
+    ],
+)
+async def test_the_load_is_told_when_it_changes(
+    nats_server, nats_client, start_worker, nats_format, subject
+):
+    subscription = await nats_client.subscribe(subject)
+    await nats_client.flush()
+    worker = await start_worker(
+        "--nats-url", nats_server.url, "--kv-events-nats-format", nats_format
+    )
+    await worker.logged(READY)
+    await complete(worker, list(range(20)), max_tokens=6)
+
+    used_blocks = []
+    while not used_blocks or used_blocks[-1] != 0 or max(used_blocks) == 0:
+        message = await subscription.next_msg(timeout=10)
+        if nats_format == "dynamo-jetstream":
+            data = decode_load_event(message.data).data
+            assert data.kv_stats.kv_total_blocks == 16384
+            assert data.worker_stats.request_active_slots == (data.kv_stats.kv_active_blocks > 0)
+            used_blocks.append(data.kv_stats.kv_active_blocks)
+        else:
+            load = decode_active_load(decode_envelope(message.data).payload)
+            used_blocks.append(load.kv_used_blocks)
+    assert max(used_blocks) == 7
 
 
 async def test_events_of_nobody_are_no_lines(nats_server, run_events):

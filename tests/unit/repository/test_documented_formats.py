@@ -11,8 +11,21 @@ import yaml
 from mocker_operator.api.parse import parse_spec
 from mocker_protocol import decisions, registration
 from mocker_protocol.block_hash import hash_blocks
+from mocker_protocol.event_plane import KV_EVENTS_TOPIC, encode_router_events
 from mocker_protocol.forward_pass import ForwardPassMetrics
-from mocker_protocol.kv_events import BlockStored, decode_router_event, encode_router_event
+from mocker_protocol.kv_events import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    decode_router_event,
+    encode_router_event,
+)
+from mocker_protocol.load_report import (
+    ActiveLoad,
+    decode_load_event,
+    encode_active_load,
+    encode_load_event,
+)
 from mocker_protocol.names import Component
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -24,12 +37,33 @@ def examples(section, language="json"):
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
-def test_the_kv_event_in_the_documents_is_the_one_that_is_sent():
-    stored, removed = examples("KV events")[0].splitlines()
+def test_the_kv_events_in_the_documents_are_those_that_are_sent():
+    lines = examples("KV events on JetStream")[0].splitlines()
     blocks = tuple(hash_blocks([1, 2, 3, 4, 5, 6, 7, 8], 4))
-    event = BlockStored(parent_hash=None, blocks=blocks)
-    assert encode_router_event(7587890123456789, 0, event).decode() == stored
-    assert decode_router_event(removed.encode()).event.block_hashes == (blocks[1].sequence,)
+    events = [
+        AllBlocksCleared(),
+        BlockStored(parent_hash=None, blocks=blocks),
+        BlockRemoved((blocks[1].sequence,)),
+    ]
+    for event_id, (line, event) in enumerate(zip(lines, events, strict=True)):
+        assert encode_router_event(7587890123456789, event_id, event).decode() == line
+        assert decode_router_event(line.encode()).event == event
+
+
+def test_the_event_plane_message_in_the_documents_is_the_one_that_is_sent():
+    (as_json,) = examples("KV events on the event plane")
+    (as_hex,) = examples("KV events on the event plane", "hex")
+    event = BlockStored(parent_hash=None, blocks=tuple(hash_blocks([1, 2, 3, 4], 4)))
+    payload = encode_router_events(1234, [(0, event)])
+    assert payload == bytes.fromhex(as_hex)
+    assert msgspec.msgpack.decode(payload) == json.loads(as_json)
+
+
+def test_the_load_reports_in_the_documents_are_those_that_are_sent():
+    event, load = examples("Load reports")
+    assert encode_load_event(decode_load_event(event.encode())).decode() == event.strip()
+    payload = encode_active_load(ActiveLoad(worker_id=7, dp_rank=0, kv_used_blocks=9))
+    assert msgspec.msgpack.decode(payload) == json.loads(load)
 
 
 def test_the_forward_pass_metrics_in_the_documents_have_every_field():
@@ -38,11 +72,12 @@ def test_the_forward_pass_metrics_in_the_documents_have_every_field():
     assert json.loads(msgspec.json.encode(metrics)) == json.loads(text)
 
 
-def test_the_registration_in_the_documents_is_one():
-    (text,) = examples("Registrations")
-    record = registration.decode_registration(text.encode())
-    assert record.encode().decode() == text.strip()
-    assert record.namespace == "default-disaggregated"
+def test_the_registrations_in_the_documents_are_some():
+    lines = examples("Registrations")[0].splitlines()
+    records = [registration.decode_registration(line.encode()) for line in lines]
+    assert [record.encode().decode() for record in records] == lines
+    assert [record.state for record in records] == ["ready", "draining"]
+    assert records[0].namespace == "default-disaggregated"
 
 
 def test_the_decision_in_the_documents_is_one():
@@ -58,6 +93,15 @@ def test_the_names_in_the_documents_are_those_on_the_wire():
         (
             "namespace.<ns>.component.<component>.endpoint.generate.forward-pass-metrics",
             component.endpoint_subject("forward-pass-metrics"),
+        ),
+        (
+            "namespace.<ns>.component.<component>.endpoint.generate.kv-events",
+            component.endpoint_subject(KV_EVENTS_TOPIC),
+        ),
+        ("namespace.<ns>.kv_metrics", component.namespace_subject("kv_metrics")),
+        (
+            "namespace.<ns>.component.<component>.endpoint.generate.kv_metrics",
+            component.endpoint_subject("kv_metrics"),
         ),
         ("mocker-workers", registration.BUCKET),
         ("mocker-planner", decisions.BUCKET),

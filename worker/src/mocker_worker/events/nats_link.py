@@ -1,93 +1,130 @@
-"""A worker's link to NATS: connection, KV events, forward-pass metrics, registration."""
+"""A worker's link to NATS: connection, KV events, reports of passes, registration."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
 
+from mocker_protocol.dynamo_discovery import DiscoveredWorker
 from mocker_protocol.registration import WorkerRegistration
-from mocker_worker.config import WorkerConfig
+from mocker_worker.config import NatsFormat, WorkerConfig
 from mocker_worker.events.connection import NatsConnection
-from mocker_worker.events.kv_publisher import KvEventPublisher
-from mocker_worker.events.nats_sink import NatsSink
+from mocker_worker.events.dynamo_registrar import DynamoRegistrar
+from mocker_worker.events.ending import end
+from mocker_worker.events.envelopes import Envelopes
+from mocker_worker.events.event_plane_publisher import EventPlanePublisher
+from mocker_worker.events.hub import KvEventHub, KvTransport
+from mocker_worker.events.jetstream_publisher import JetStreamPublisher
 from mocker_worker.events.registrar import Registrar
-from mocker_worker.events.sink import CacheSnapshot
+from mocker_worker.events.reports import PassReporter, load_format
 
-_CLOSE_TIMEOUT_S = 2.0
-_CANCEL_AGAIN_S = 3.0
-"""Long enough not to cut off what a task does to clean up."""
+RunTask: TypeAlias = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
+"""Runs something in the background until the worker ends; the second argument names it."""
 
 
 class NatsLink:
-    """Owns everything of one worker that talks to NATS."""
+    """Owns everything of one worker that talks to NATS, and its records in Dynamo's etcd."""
 
-    def __init__(self, config: WorkerConfig, url: str, *, snapshot: CacheSnapshot) -> None:
+    def __init__(self, config: WorkerConfig, url: str, *, hub: KvEventHub) -> None:
         self._config = config
+        self._hub = hub
         self._connection = NatsConnection(url, name=f"mocker-worker-{config.worker_id:x}")
-        self._publisher: KvEventPublisher | None = None
-        if config.args.publishes_kv_events:
-            self._publisher = KvEventPublisher(
-                self._connection,
-                config.component,
-                worker_id=config.worker_id,
-                snapshot=snapshot,
-            )
-        self.sink = NatsSink(
+        self._envelopes = Envelopes(config.args.dp_size)
+        self.transport = self._make_transport()
+        """None if this worker publishes no KV events on NATS."""
+        if self.transport is not None:
+            # Routers of Dynamo 0.7 forget the whole worker when one rank is cleared.
+            is_jetstream = isinstance(self.transport, JetStreamPublisher)
+            hub.attach(self.transport, cleared_takes_all_ranks=is_jetstream)
+        self.reports = PassReporter(
             self._connection,
             config.component,
             worker_id=config.worker_id,
-            kv_publisher=self._publisher,
+            envelopes=self._envelopes,
+            load=load_format(
+                config.events.nats_format,
+                config.component,
+                worker_id=config.worker_id,
+                envelopes=self._envelopes,
+            ),
         )
         self._registrar: Registrar | None = None
         self._registering: asyncio.Task[None] | None = None
-        self._tasks: asyncio.TaskGroup | None = None
-        self._running: list[asyncio.Task[None]] = []
+        self._dynamo: DynamoRegistrar | None = None
 
-    @property
-    def dropped_kv_events(self) -> int:
-        """KV events that found no place in the queue."""
-        return self._publisher.dropped_events if self._publisher is not None else 0
-
-    def start(self, tasks: asyncio.TaskGroup) -> None:
+    def start(self, run: RunTask) -> None:
         """Connect and publish in the background."""
-        self._tasks = tasks
-        self._run(self._connection.run(), "nats-connection")
-        self._run(self.sink.run(), "forward-pass-metrics")
-        if self._publisher is not None:
-            self._run(self._publisher.run(), "kv-events")
+        run(self._connection.run(), "nats-connection")
+        run(self.reports.run(), "pass-reports")
+        if self.transport is not None:
+            run(self.transport.run(), f"kv-events-{self.transport.name}")
 
-    async def register(self, url: str) -> None:
+    async def register(self, url: str, run: RunTask) -> None:
         """Register as ready; waits for NATS without a limit, since readiness needs it."""
         self._registrar = Registrar(self._connection, self._record(url))
-        self._registering = self._run(self._registrar.run(), "registration")
+        self._registering = run(self._registrar.run(), "registration")
         await self._registrar.registered.wait()
+        if self._config.events.etcd_endpoints:
+            self._dynamo = self._make_dynamo_registrar(url)
+            run(self._dynamo.run(), "dynamo-discovery")
 
     def drain(self) -> None:
-        """Register as draining."""
+        """Register as draining; Dynamo is told that the worker is gone."""
         if self._registrar is not None:
             self._registrar.drain()
+        if self._dynamo is not None:
+            self._dynamo.leave()
 
-    async def close(self) -> None:
-        """Delete the registration, publish what is queued, disconnect."""
-        try:
-            await self._leave()
-        finally:
-            for task in reversed(self._running):
-                await _end(task)
-
-    async def _leave(self) -> None:
+    async def leave(self, timeout_s: float) -> None:
+        """Delete the registrations."""
         if self._registrar is not None and self._registering is not None:
-            await _end(self._registering)
+            await end(self._registering)
             if self._registrar.registered.is_set():
-                await self._registrar.remove(_CLOSE_TIMEOUT_S)
-        if self._publisher is not None and self._connection.is_up:
-            await self._publisher.flush(_CLOSE_TIMEOUT_S)
+                await self._registrar.remove(timeout_s)
+        if self._dynamo is not None:
+            self._dynamo.leave()
+            await self._dynamo.wait_until_gone(timeout_s)
 
-    def _run(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        if self._tasks is None:
-            raise RuntimeError("start the link first")
-        task = self._tasks.create_task(coroutine, name=name)
-        self._running.append(task)
-        return task
+    def _make_transport(self) -> KvTransport | None:
+        config = self._config
+        if not config.args.publishes_kv_events:
+            return None
+        match config.events.nats_format:
+            case NatsFormat.JETSTREAM:
+                return JetStreamPublisher(
+                    self._connection,
+                    config.component,
+                    worker_id=config.worker_id,
+                    resynchronize=self._hub.resynchronize,
+                )
+            case NatsFormat.EVENT_PLANE:
+                return EventPlanePublisher(
+                    self._connection,
+                    config.component,
+                    worker_id=config.worker_id,
+                    envelopes=self._envelopes,
+                    resynchronize=self._hub.resynchronize,
+                )
+            case NatsFormat.NONE:
+                return None
+
+    def _make_dynamo_registrar(self, url: str) -> DynamoRegistrar:
+        config = self._config
+        is_source = isinstance(self.transport, EventPlanePublisher)
+        worker = DiscoveredWorker(
+            component=config.component,
+            worker_id=config.worker_id,
+            model=config.model_name,
+            address=url.removeprefix("http://"),
+            args=config.args,
+            publisher_ids=self._envelopes.publisher_ids if is_source else (),
+        )
+        return DynamoRegistrar(config.events.etcd_endpoints, worker, on_registered=self._tell_anew)
+
+    def _tell_anew(self) -> None:
+        """Repeat what routers ignored before they knew of the publishers."""
+        if isinstance(self.transport, EventPlanePublisher):
+            for dp_rank in range(self._hub.num_ranks):
+                self._hub.resynchronize(dp_rank)
 
     def _record(self, url: str) -> WorkerRegistration:
         args = self._config.args
@@ -102,13 +139,3 @@ class NatsLink:
             max_num_seqs=args.max_num_seqs,
             dp_size=args.dp_size,
         )
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it ends.
-
-    nats-py, and `asyncio.wait_for` of Python 3.11 (bpo-37658), can swallow a cancellation.
-    """
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=_CANCEL_AGAIN_S)

@@ -12,12 +12,27 @@ CacheSnapshot: TypeAlias = Callable[[int], Sequence[KvCacheEvent]]
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """How full a rank is in one pass, or while it is idle."""
+
+    num_running: int
+    num_waiting: int
+    kv_used_blocks: int
+    """Blocks that requests hold; cached content that waits is not use."""
+    kv_total_blocks: int
+    prefix_cache_hit_rate: float
+    """0..1."""
+
+
+@dataclass(frozen=True, slots=True)
 class PassReport:
     """One forward pass."""
 
     wall_time_s: float
     scheduled: ScheduledRequests
     queued: QueuedRequests
+    load: EngineLoad | None = None
+    """None reports no load."""
 
 
 HEARTBEAT = PassReport(0.0, ScheduledRequests(), QueuedRequests())
@@ -34,13 +49,3 @@ class EventSink(Protocol):
     def publish_pass(self, dp_rank: int, report: PassReport) -> None:
         """Take the metrics of one pass of a rank."""
         ...
-
-
-class NullSink:
-    """Drops everything: a worker without NATS."""
-
-    def publish_kv_events(self, dp_rank: int, events: Sequence[KvCacheEvent]) -> None:
-        """Drop them."""
-
-    def publish_pass(self, dp_rank: int, report: PassReport) -> None:
-        """Drop it."""
