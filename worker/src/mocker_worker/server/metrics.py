@@ -1,155 +1,157 @@
-"""Prometheus metrics under vLLM's names, made from the ranks' plain numbers at scrape time.
+"""What `/metrics` answers: the families of the dialects asked for, of HTTP, and of this project.
 
-Every series exists from the start with 0. Labels are `model_name` and `engine`, the data-parallel
-rank (vLLM 0.33); `vllm:cache_config_info` has no `model_name`, as there.
+The text is made from the ranks' plain numbers at scrape time. What only this project counts is
+named `mocker_*`; the colon of the engines' names is meant for recording rules.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from mocker_worker.driver import EngineDriver
-from mocker_worker.stats import Latencies
+from mocker_worker.events.outside import EventCounts
+from mocker_worker.server.exposition import Families, Family, Page
+from mocker_worker.server.faults import FaultKind
+from mocker_worker.server.metrics_http import http_families
+from mocker_worker.server.metrics_legacy import legacy_families
+from mocker_worker.server.metrics_process import process_families, process_start_s
+from mocker_worker.server.metrics_sglang import sglang_families
+from mocker_worker.server.metrics_vllm import vllm_families
+from mocker_worker.stats import HttpStats, WorkerStats
 
-_LABELS = ("model_name", "engine")
-
-_GAUGES: Sequence[tuple[str, str, Callable[[EngineDriver], float]]] = (
-    (
-        "vllm:num_requests_running",
-        "Requests in the forward pass under way.",
-        lambda rank: rank.num_running,
-    ),
-    (
-        "vllm:num_requests_waiting",
-        "Requests that wait for a place in a forward pass.",
-        lambda rank: rank.engine.num_waiting,
-    ),
-    (
-        "vllm:kv_cache_usage_perc",
-        "Share of the KV cache that requests hold, 0 to 1.",
-        lambda rank: rank.kv_usage_ratio,
-    ),
-)
-_COUNTERS: Sequence[tuple[str, str, Callable[[EngineDriver], float]]] = (
-    (
-        "vllm:prefix_cache_queries",
-        "Prompt tokens looked up in the prefix cache.",
-        lambda rank: rank.engine.prefix_cache_queries,
-    ),
-    (
-        "vllm:prefix_cache_hits",
-        "Prompt tokens found in the prefix cache.",
-        lambda rank: rank.engine.prefix_cache_hits,
-    ),
-    (
-        "vllm:num_preemptions",
-        "Requests that lost their KV to others.",
-        lambda rank: rank.engine.num_preemptions,
-    ),
-    ("vllm:prompt_tokens", "Prompt tokens processed.", lambda rank: rank.stats.prompt_tokens),
-    ("vllm:generation_tokens", "Tokens generated.", lambda rank: rank.stats.generation_tokens),
-)
-_HISTOGRAMS: Sequence[tuple[str, str, Callable[[EngineDriver], Latencies]]] = (
-    (
-        "vllm:time_to_first_token_seconds",
-        "From a request's arrival to its first token.",
-        lambda rank: rank.stats.ttft,
-    ),
-    (
-        "vllm:inter_token_latency_seconds",
-        "Between two tokens of a request.",
-        lambda rank: rank.stats.itl,
-    ),
-    (
-        "vllm:e2e_request_latency_seconds",
-        "From a request's arrival to its last token.",
-        lambda rank: rank.stats.e2e,
-    ),
-)
+VLLM, VLLM_LEGACY, SGLANG = "vllm", "vllm-legacy", "sglang"
+DIALECTS = (VLLM, VLLM_LEGACY, SGLANG)
+NO_CREATED_SERIES = "PROMETHEUS_DISABLE_CREATED_SERIES"
+"""Environment variable of Prometheus' Python client, and so of vLLM."""
 
 
-def _bound(bound_s: float) -> str:
-    return "+Inf" if bound_s == float("inf") else str(bound_s)
+def _no_events() -> EventCounts:
+    return EventCounts((), resynchronizations=0, dropped_passes=0, dropped_loads=0)
 
 
-class WorkerCollector:
-    """Reads the ranks of one worker."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCounts:
+    """What the parts of a worker count beside its engines; read at every scrape."""
 
-    def __init__(self, model_name: str, ranks: Sequence[EngineDriver], *, dropped: int) -> None:
-        self._model_name = model_name
-        self._ranks = ranks
-        self._dropped = dropped
+    api: WorkerStats = field(default_factory=WorkerStats)
+    http: HttpStats = field(default_factory=HttpStats)
+    events: Callable[[], EventCounts] = _no_events
+    """What left the worker; always with the same transports."""
+    faults: Mapping[FaultKind, int] = field(default_factory=dict)
+    """Injected faults by kind."""
 
-    def collect(self) -> Iterable[Metric]:
-        """Yield every metric family."""
-        for name, text, value in _GAUGES:
-            yield self._fill(GaugeMetricFamily(name, text, labels=_LABELS), value)
-        for name, text, value in _COUNTERS:
-            yield self._fill(CounterMetricFamily(name, text, labels=_LABELS), value)
-        yield self._finished()
-        for name, text, latencies in _HISTOGRAMS:
-            yield self._histogram(HistogramMetricFamily(name, text, labels=_LABELS), latencies)
-        yield self._cache_config()
-        dropped = CounterMetricFamily(
-            "mocker:kv_events_dropped",
-            "KV events that found no place in the queue to NATS.",
-            labels=("model_name",),
-        )
-        dropped.add_metric((self._model_name,), self._dropped)
-        yield dropped
 
-    def _labels(self, rank: EngineDriver) -> tuple[str, str]:
-        return self._model_name, str(rank.dp_rank)
+class WorkerMetrics:
+    """The metrics of one worker; make it before the first request."""
 
-    def _fill(
+    def __init__(
         self,
-        family: GaugeMetricFamily | CounterMetricFamily,
-        value: Callable[[EngineDriver], float],
-    ) -> Metric:
-        for rank in self._ranks:
-            family.add_metric(self._labels(rank), value(rank))
-        return family
+        model_name: str,
+        ranks: Sequence[EngineDriver],
+        counts: WorkerCounts,
+        *,
+        dialects: frozenset[str] = frozenset({VLLM}),
+        environment: Mapping[str, str],
+    ) -> None:
+        """Prepare the text.
 
-    def _finished(self) -> Metric:
-        family = CounterMetricFamily(
-            "vllm:request_success", "Requests ended.", labels=(*_LABELS, "finished_reason")
-        )
-        for rank in self._ranks:
-            for reason, count in rank.stats.finished.items():
-                family.add_metric((*self._labels(rank), reason), count)
-        return family
+        Args:
+            model_name: Label of the engines' metrics.
+            ranks: All ranks.
+            counts: What the other parts count.
+            dialects: Out of `DIALECTS`.
+            environment: May hold `NO_CREATED_SERIES`.
+        """
+        started_s = process_start_s()
+        self._created_s = started_s if _with_created_series(environment) else None
+        self._http = counts.http
+        self._engine_page = self._page(_engine_families(model_name, ranks, counts.api, dialects))
+        self._own_page = self._page([*_own_families(counts), *process_families(started_s)])
+        self._http_page = self._page(http_families(self._http))
+        self._num_http_series = len(self._http.requests)
 
-    def _histogram(
-        self, family: HistogramMetricFamily, latencies: Callable[[EngineDriver], Latencies]
-    ) -> Metric:
-        for rank in self._ranks:
-            observed = latencies(rank)
-            total = 0
-            buckets: list[tuple[str, float]] = []
-            bounds = (*observed.bounds_s, float("inf"))
-            for bound_s, count in zip(bounds, observed.counts, strict=True):
-                total += count
-                buckets.append((_bound(bound_s), total))
-            family.add_metric(self._labels(rank), buckets, observed.sum_s)
-        return family
+    def render(self) -> bytes:
+        """Return the text of this moment."""
+        if len(self._http.requests) != self._num_http_series:
+            self._http_page = self._page(http_families(self._http))
+            self._num_http_series = len(self._http.requests)
+        pages = (self._engine_page, self._own_page, self._http_page)
+        return "".join(page.render() for page in pages).encode()
 
-    def _cache_config(self) -> Metric:
-        names = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "engine")
-        family = GaugeMetricFamily(
-            "vllm:cache_config_info", "Configuration of the KV cache.", labels=names
-        )
-        for rank in self._ranks:
-            args = rank.engine.args
-            caching = str(args.enable_prefix_caching)
-            values = (str(args.block_size), str(args.num_gpu_blocks), caching, str(rank.dp_rank))
-            family.add_metric(values, 1)
-        return family
+    def _page(self, families: Families) -> Page:
+        return Page(families, created_s=self._created_s)
 
 
-def render(collector: WorkerCollector) -> bytes:
-    """Return the Prometheus text format, from a registry of its own."""
-    registry = CollectorRegistry()
-    registry.register(collector)
-    return generate_latest(registry)
+def _with_created_series(environment: Mapping[str, str]) -> bool:
+    return environment.get(NO_CREATED_SERIES, "").lower() not in ("1", "t", "true")
+
+
+def _engine_families(
+    model_name: str, ranks: Sequence[EngineDriver], api: WorkerStats, dialects: frozenset[str]
+) -> Families:
+    families: list[Families] = []
+    if VLLM in dialects:
+        families.append(vllm_families(model_name, ranks, api))
+    if VLLM_LEGACY in dialects:
+        families.append(legacy_families(model_name, ranks, time.monotonic))
+    if SGLANG in dialects:
+        families.append(sglang_families(model_name, ranks, time.monotonic))
+    return [family for dialect in families for family in dialect]
+
+
+def _own_families(counts: WorkerCounts) -> Families:
+    return [*_event_families(counts.events), _faults_family(counts.faults)]
+
+
+def _event_families(counts: Callable[[], EventCounts]) -> Families:
+    def published(index: int) -> Callable[[], float]:
+        return lambda: counts().transports[index].published_events
+
+    def dropped(index: int) -> Callable[[], float]:
+        return lambda: counts().transports[index].dropped_events
+
+    names = [{"transport": item.transport} for item in counts().transports]
+    return [
+        Family(
+            "counter",
+            "mocker_kv_events_published",
+            "KV events handed over, by transport.",
+            [(name, published(index)) for index, name in enumerate(names)],
+        ),
+        Family(
+            "counter",
+            "mocker_kv_events_dropped",
+            "KV events that a transport had no room or no taker for.",
+            [(name, dropped(index)) for index, name in enumerate(names)],
+        ),
+        Family(
+            "counter",
+            "mocker_kv_events_resynchronizations",
+            "How often a rank's cache was told anew, since events were lost.",
+            [({}, lambda: counts().resynchronizations)],
+        ),
+        Family(
+            "counter",
+            "mocker_forward_passes_dropped",
+            "Forward-pass metrics that were not sent.",
+            [({}, lambda: counts().dropped_passes)],
+        ),
+        Family(
+            "counter",
+            "mocker_load_reports_dropped",
+            "Load reports that were not sent.",
+            [({}, lambda: counts().dropped_loads)],
+        ),
+    ]
+
+
+def _faults_family(faults: Mapping[FaultKind, int]) -> Family:
+    def read(kind: FaultKind) -> Callable[[], float]:
+        return lambda: faults[kind]
+
+    return Family(
+        "counter",
+        "mocker_injected_faults",
+        "Faults injected on purpose, by kind.",
+        [({"kind": str(kind)}, read(kind)) for kind in faults],
+    )
