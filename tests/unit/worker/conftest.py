@@ -4,13 +4,13 @@ import contextlib
 import pytest
 
 from mocker_protocol.engine_args import parse_engine_args
-from mocker_worker.config import WorkerConfig
+from mocker_worker.config import ServerOptions, WorkerConfig
 from mocker_worker.serve import Worker
 
 FAST = {"type": "fixed", "prefill_ms": 2.0, "decode_ms": 1.0}
 
 
-def config_of(*, drain_timeout_s=10.0, drain_grace_s=0.0, **args):
+def config_of(*, drain_timeout_s=10.0, drain_grace_s=0.0, server=None, **args):
     """Return the configuration of a fast worker without NATS."""
     args = {"timing_model": FAST, "block_size": 4} | args
     return WorkerConfig(
@@ -23,8 +23,10 @@ def config_of(*, drain_timeout_s=10.0, drain_grace_s=0.0, **args):
         namespace="dynamo",
         worker_uid="uid",
         pod_name="pod-1",
+        pod_namespace="testing",
         drain_timeout_s=drain_timeout_s,
         drain_grace_s=drain_grace_s,
+        server=server or ServerOptions(),
     )
 
 

@@ -4,8 +4,8 @@ import contextlib
 import pytest
 
 from mocker_protocol.engine_args import EngineArgs, FixedTiming
-from mocker_protocol.kv_events import BlockStored
-from mocker_worker.driver import EngineDriver, EngineStopped
+from mocker_protocol.kv_events import AllBlocksCleared, BlockStored
+from mocker_worker.driver import EngineDriver
 from mocker_worker.engine import EngineCore, Request, RequestRefused
 
 PREFILL_S, DECODE_S = 0.1, 0.01
@@ -73,6 +73,22 @@ class RecordingSink:
         self.passes.append(report)
 
 
+class Collector:
+    """A consumer that keeps what it gets."""
+
+    def __init__(self):
+        self.tokens = []
+        self.shares = []
+        self.is_stopped = False
+
+    def take(self, token_ids, finish_reason):
+        self.tokens += token_ids
+        self.shares.append(len(token_ids))
+
+    def engine_stopped(self):
+        self.is_stopped = True
+
+
 class Rig:
     def __init__(self, **args):
         timing = FixedTiming(type="fixed", prefill_ms=PREFILL_S * 1e3, decode_ms=DECODE_S * 1e3)
@@ -83,7 +99,7 @@ class Rig:
         self.driver = EngineDriver(self.engine, dp_rank=0, clock=self.clock, sink=self.sink)
 
     def submit(self, request_id="a", prompt=range(8), max_tokens=3):
-        return self.driver.submit(Request(request_id, prompt, max_tokens))
+        return self.driver.submit(Request(request_id, prompt, max_tokens), Collector())
 
 
 @contextlib.asynccontextmanager
@@ -100,7 +116,7 @@ async def running(**args):
 
 
 def available(stream):
-    tokens, stream._buffer = stream._buffer, []
+    tokens, stream.consumer.tokens = stream.consumer.tokens, []
     return tokens
 
 
@@ -158,13 +174,45 @@ async def test_no_simulated_delay_still_yields_to_the_loop():
     async with running(speedup_ratio=0.0) as rig:
         stream = rig.submit(max_tokens=20)
         other = asyncio.create_task(asyncio.sleep(0))
-        tokens = []
-        while not tokens or tokens[-1].finish_reason is None:
-            tokens += await stream.next_tokens()
+        while stream.is_open:  # noqa: ASYNC110 - the loop must turn, not time go by
+            await asyncio.sleep(0)
+        await settle()
 
         assert other.done()
-        assert len(tokens) == 20
+        assert len(stream.consumer.tokens) == 20
         assert rig.clock.time_s == 0.0
+
+
+async def test_passes_shorter_than_a_turn_of_the_loop_share_a_delivery():
+    async with running(speedup_ratio=0.0, num_gpu_blocks=64) as rig:
+        clock, turn_s = rig.clock, 0.003
+
+        async def slow_turn(deadline_s):
+            clock.time_s += turn_s
+            await asyncio.sleep(0)
+
+        def pass_takes_a_third():
+            clock.time_s += turn_s / 3
+            return run_pass()
+
+        run_pass, rig.engine.run_pass = rig.engine.run_pass, pass_takes_a_third
+        clock.sleep_until = slow_turn
+        stream = rig.submit(max_tokens=30)
+        while stream.is_open:  # noqa: ASYNC110 - the loop must turn, not time go by
+            await asyncio.sleep(0)
+        await settle()
+
+        assert sum(stream.consumer.shares) == 30
+        assert max(stream.consumer.shares) in (3, 4)
+
+
+async def test_tokens_of_a_pass_that_lasts_are_delivered_alone():
+    async with running() as rig:
+        stream = rig.submit(max_tokens=5)
+        for time_s in (0.1, 0.11, 0.12, 0.13, 0.14):
+            await rig.clock.move_to(time_s)
+
+        assert stream.consumer.shares == [1] * 5
 
 
 async def test_a_client_that_leaves_frees_its_blocks_by_the_next_pass():
@@ -179,7 +227,7 @@ async def test_a_client_that_leaves_frees_its_blocks_by_the_next_pass():
         assert rig.engine.kv_usage_ratio == 0
         assert rig.driver.num_running == 0
         assert rig.driver.kv_usage_ratio == 0
-        assert rig.driver.stats.finished["abort"] == 1
+        assert rig.driver.stats.finished_requests["abort"] == 1
 
 
 async def test_a_reused_id_does_not_get_the_tokens_of_its_predecessor():
@@ -225,10 +273,10 @@ async def test_latencies_are_observed_once_per_token():
 
         assert sum(stats.ttft.counts) == 2
         assert sum(stats.itl.counts) == 4
-        assert stats.itl.sum_s == pytest.approx(4 * DECODE_S)
+        assert stats.itl.sum == pytest.approx(4 * DECODE_S)
         assert stats.generation_tokens == 6
-        assert stats.finished["length"] == 2
-        assert stats.e2e.sum_s == pytest.approx(0.24)
+        assert stats.finished_requests["length"] == 2
+        assert stats.e2e.sum == pytest.approx(0.24)
 
 
 async def test_a_request_that_can_never_fit_is_refused():
@@ -242,25 +290,23 @@ async def test_a_request_that_can_never_fit_is_refused():
 async def test_stopping_ends_open_streams():
     async with running() as rig:
         stream = rig.submit()
-        waiting = asyncio.create_task(stream.next_tokens())
         await settle()
         rig.driver.stop()
 
-        with pytest.raises(EngineStopped):
-            await waiting
+        assert stream.consumer.is_stopped
 
 
 async def test_stopping_ends_a_stream_whose_last_token_is_being_computed():
     async with running() as rig:
         stream = rig.submit(max_tokens=1)
-        waiting = asyncio.create_task(stream.next_tokens())
         await rig.clock.move_to(0.05)
         assert rig.driver.num_streams == 0
         rig.driver.stop()
+        await rig.clock.move_to(0.1)
 
-        with pytest.raises(EngineStopped):
-            await waiting
-        assert rig.driver.stats.finished["abort"] == 1
+        assert stream.consumer.is_stopped
+        assert not stream.consumer.tokens
+        assert rig.driver.stats.finished_requests["abort"] == 1
 
 
 async def test_stopping_leaves_a_finished_stream_its_tokens():
@@ -269,5 +315,62 @@ async def test_stopping_leaves_a_finished_stream_its_tokens():
         await rig.clock.move_to(0.1)
         rig.driver.stop()
 
-        assert len(await stream.next_tokens()) == 1
-        assert rig.driver.stats.finished["abort"] == 0
+        assert len(stream.consumer.tokens) == 1
+        assert not stream.consumer.is_stopped
+        assert rig.driver.stats.finished_requests["abort"] == 0
+
+
+async def test_a_consumer_that_has_enough_ends_its_request_as_stopped():
+    async with running() as rig:
+        stream = rig.submit(max_tokens=20)
+        await rig.clock.move_to(0.1)
+        rig.driver.finish(stream)
+        await rig.clock.move_to(0.11)
+
+        assert len(stream.consumer.tokens) == 1
+        assert rig.driver.stats.finished_requests["stop"] == 1
+        assert rig.engine.kv_usage_ratio == 0
+
+
+async def test_new_requests_that_have_a_slot_are_not_queued():
+    async with running(max_num_seqs=2) as rig:
+        for name in "abcd":
+            rig.submit(name)
+        assert rig.driver.num_queued == 2
+        await settle()
+
+        assert (rig.driver.num_running, rig.driver.num_queued) == (2, 2)
+        rig.submit("e")
+        assert rig.driver.num_queued == 3
+
+
+async def test_jitter_stretches_passes():
+    class Doubled:
+        def factor(self):
+            return 2.0
+
+    rig = Rig()
+    rig.driver._jitter = Doubled()
+    task = asyncio.create_task(rig.driver.run())
+    rig.submit()
+    await settle()
+
+    assert rig.clock.deadlines == [pytest.approx(2 * PREFILL_S)]
+    task.cancel()
+
+
+async def test_resetting_the_prefix_cache_publishes_it_at_once():
+    async with running() as rig:
+        rig.submit(max_tokens=1)
+        await rig.clock.move_to(0.1)
+        assert rig.driver.reset_prefix_cache()
+
+        assert rig.sink.kv_events[-1] == AllBlocksCleared()
+
+
+async def test_the_prefix_cache_is_not_reset_while_it_is_in_use():
+    async with running() as rig:
+        rig.submit(max_tokens=5)
+        await rig.clock.move_to(0.1)
+
+        assert not rig.driver.reset_prefix_cache()

@@ -4,9 +4,10 @@ import pytest
 
 from mocker_worker.server.errors import ApiError, error_body
 from mocker_worker.server.requests import parse_chat, parse_completion
-from mocker_worker.tokenizer import tokenize
+from mocker_worker.tokenizer import BuiltinTokenizer
 
 USER = [{"role": "user", "content": "Hi"}]
+TOKENIZER = BuiltinTokenizer()
 
 
 def chat(**fields):
@@ -17,18 +18,24 @@ def completion(**fields):
     return parse_completion(json.dumps({"prompt": "Hi"} | fields).encode())
 
 
+def prompts(request):
+    return [list(prompt.token_ids) for prompt in request.prompts(TOKENIZER)]
+
+
 @pytest.mark.parametrize(
     ("prompt", "token_ids"),
     [
-        ("Hi there", tokenize("Hi there")),
-        (["Hi there"], tokenize("Hi there")),
-        ([1, 2, 3], [1, 2, 3]),
-        ([[1, 2, 3]], [1, 2, 3]),
-        ([], []),
+        ("Hi there", [TOKENIZER.encode("Hi there")]),
+        (["Hi there"], [TOKENIZER.encode("Hi there")]),
+        (["Hi", "there"], [TOKENIZER.encode("Hi"), TOKENIZER.encode("there")]),
+        ([1, 2, 3], [[1, 2, 3]]),
+        ([[1, 2, 3]], [[1, 2, 3]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+        (["Hi", [2, 3]], [TOKENIZER.encode("Hi"), [2, 3]]),
     ],
 )
-def test_a_prompt_may_be_text_or_token_ids(prompt, token_ids):
-    assert completion(prompt=prompt).prompt_token_ids() == token_ids
+def test_a_prompt_may_be_text_or_token_ids_or_a_list_of_them(prompt, token_ids):
+    assert prompts(completion(prompt=prompt)) == token_ids
 
 
 def test_completions_default_to_16_tokens():
@@ -56,6 +63,10 @@ def test_unknown_fields_and_harmless_values_are_accepted():
         user="me",
         ignore_eos=True,
         stream=None,
+        presence_penalty=0.5,
+        logit_bias={},
+        vllm_xargs={"a": 1},
+        session_id="s",
     )
     completion(best_of=1, echo=False, suffix="", logprobs=None)
 
@@ -64,10 +75,7 @@ def test_text_parts_of_a_message_are_joined():
     parts = [{"type": "text", "text": "Hi"}, {"type": "text", "text": " you"}]
     joined = chat(messages=[{"role": "user", "content": "Hi you"}])
 
-    assert (
-        chat(messages=[{"role": "user", "content": parts}]).prompt_token_ids()
-        == joined.prompt_token_ids()
-    )
+    assert prompts(chat(messages=[{"role": "user", "content": parts}])) == prompts(joined)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +98,17 @@ def test_text_parts_of_a_message_are_joined():
         ({"stream": "yes"}, "stream"),
         ({"model": 3}, "model"),
         ({"kv_transfer_params": []}, "kv_transfer_params"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": [1]}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"priority": "high"}, "priority"),
+        ({"seed": 2**70}, "seed"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
     ],
 )
 def test_a_bad_field_is_named_with_status_400(fields, param):
@@ -104,19 +123,14 @@ def test_a_bad_field_is_named_with_status_400(fields, param):
 @pytest.mark.parametrize(
     ("parse", "fields", "param"),
     [
-        (chat, {"n": 2}, "n"),
-        (chat, {"logprobs": True}, "logprobs"),
-        (chat, {"tools": [{"type": "function"}]}, "tools"),
-        (chat, {"response_format": {"type": "json_schema"}}, "response_format"),
-        (chat, {"stop": " the"}, "stop"),
-        (chat, {"stop": ["\n", "of"]}, "stop"),
-        (chat, {"stop_token_ids": [150]}, "stop_token_ids"),
+        (chat, {"logit_bias": {"5": 1}}, "logit_bias"),
+        (chat, {"allowed_token_ids": [1]}, "allowed_token_ids"),
+        (chat, {"bad_words": ["x"]}, "bad_words"),
+        (chat, {"use_beam_search": True}, "use_beam_search"),
+        (chat, {"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
         (completion, {"best_of": 3}, "best_of"),
-        (completion, {"echo": True}, "echo"),
-        (completion, {"logprobs": 0}, "logprobs"),
         (completion, {"suffix": "x"}, "suffix"),
-        (completion, {"prompt_logprobs": 1}, "prompt_logprobs"),
-        (completion, {"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        (completion, {"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar"),
     ],
 )
 def test_what_the_engine_does_not_do_is_answered_with_501(parse, fields, param):
@@ -126,13 +140,11 @@ def test_what_the_engine_does_not_do_is_answered_with_501(parse, fields, param):
     assert (caught.value.status, caught.value.param) == (501, param)
 
 
-def test_several_prompts_and_images_are_answered_with_501():
-    with pytest.raises(ApiError, match="one prompt") as several:
-        completion(prompt=["a", "b"]).prompt_token_ids()
+def test_images_are_answered_with_501():
     with pytest.raises(ApiError, match="type text") as image:
-        chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]).prompt_token_ids()
+        prompts(chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]))
 
-    assert several.value.status == image.value.status == 501
+    assert image.value.status == 501
 
 
 @pytest.mark.parametrize(
@@ -152,6 +164,15 @@ def test_a_missing_prompt_is_named():
     assert caught.value.param == "prompt"
 
 
-def test_mixed_prompts_are_refused():
-    with pytest.raises(ApiError, match="mixed"):
-        completion(prompt=[1, "a"]).prompt_token_ids()
+@pytest.mark.parametrize("prompt", [[1, "a"], ["a", 1], [[1], 2], [1, [2]]])
+def test_mixed_prompts_are_refused(prompt):
+    with pytest.raises(ApiError, match="mixed") as caught:
+        prompts(completion(prompt=prompt))
+
+    assert caught.value.status == 400
+
+
+def test_an_echo_alone_needs_no_answer():
+    assert completion(echo=True, max_tokens=0).answer_tokens() == 0
+    with pytest.raises(ApiError, match="at least 1"):
+        completion(max_tokens=0)

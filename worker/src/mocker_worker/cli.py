@@ -21,7 +21,10 @@ from mocker_protocol.engine_args import (
 from mocker_protocol.names import Component, WorkerType
 from mocker_protocol.timing_profile import profile_from_json, profile_from_npz
 from mocker_worker import log
-from mocker_worker.config import WorkerConfig
+from mocker_worker.config import EventOptions, NatsFormat, WorkerConfig
+from mocker_worker.events.zmq_options import parse_zmq_options, zmq_options
+from mocker_worker.server.flags import add_server_flags, server_options
+from mocker_worker.settings import one_of, setting
 from mocker_worker.startup import cheap_imports
 
 DEFAULT_NATS_URL = "nats://localhost:4222"
@@ -42,6 +45,8 @@ _ENGINE_FLAGS: Mapping[str, str] = {
     "startup_time": "startup_time",
     "worker_type": "worker_type",
     "seed": "seed",
+    "scheduling_policy": "scheduling_policy",
+    "prefix_caching_hash_algo": "prefix_caching_hash_algo",
 }
 """Flag (as argparse stores it) to engine argument; a flag that is not given is None."""
 
@@ -105,8 +110,9 @@ def _read_profile(path: Path) -> dict[str, object]:
 
 def worker_config(arguments: argparse.Namespace, environment: Mapping[str, str]) -> WorkerConfig:
     """Complete the flags of `serve` from the environment."""
+    args = engine_args(arguments)
     return WorkerConfig(
-        args=engine_args(arguments),
+        args=args,
         model_name=arguments.model_name,
         host=arguments.host,
         port=arguments.port,
@@ -115,8 +121,15 @@ def worker_config(arguments: argparse.Namespace, environment: Mapping[str, str])
         namespace=arguments.namespace,
         worker_uid=arguments.worker_uid or environment.get("POD_UID") or str(uuid.uuid4()),
         pod_name=environment.get("POD_NAME") or None,
+        pod_namespace=environment.get("POD_NAMESPACE") or None,
         drain_timeout_s=arguments.drain_timeout_s,
         drain_grace_s=arguments.drain_grace_s,
+        server=server_options(arguments),
+        events=EventOptions(
+            nats_format=arguments.kv_events_nats_format,
+            zmq=zmq_options(arguments.kv_events_config, args),
+            etcd_endpoints=arguments.etcd_endpoints,
+        ),
     )
 
 
@@ -131,7 +144,9 @@ def _serve(arguments: argparse.Namespace) -> int:
         from mocker_worker.serve import serve
 
         if config.nats_url is not None:
-            import mocker_worker.events.nats_link  # noqa: F401 - the worker will need it
+            import mocker_worker.events.nats_link
+        if config.events.zmq is not None:
+            import mocker_worker.events.zmq_publisher  # noqa: F401 - the worker will need them
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(config))
@@ -156,7 +171,12 @@ async def _print_events(arguments: argparse.Namespace) -> int:
             print(as_line(seen), flush=True)
         return arguments.count is None or shown < arguments.count
 
-    reader = EventReader(show, from_start=arguments.from_start, follow=arguments.follow)
+    reader = EventReader(
+        show,
+        nats_format=arguments.format,
+        from_start=arguments.from_start,
+        follow=arguments.follow,
+    )
     await reader.run(arguments.nats_url, [Component(arguments.namespace, name) for name in names])
     return 0
 
@@ -198,7 +218,40 @@ def _add_serve(parser: argparse.ArgumentParser, environment: Mapping[str, str]) 
     parser.add_argument("--worker-uid", metavar="UID", help="default: POD_UID, else random")
     parser.add_argument("--drain-timeout-s", type=_seconds, default=120.0, metavar="S")
     parser.add_argument("--drain-grace-s", type=_seconds, default=2.0, metavar="S")
-    _add_engine(parser.add_argument_group("engine", "flags that are not given keep defaults"))
+    add_server_flags(parser.add_argument_group("HTTP server"), environment)
+    _add_kv_events(parser.add_argument_group("KV events"), environment)
+    engine = parser.add_argument_group("engine", "flags that are not given keep defaults")
+    _add_engine(engine)
+    setting(engine, environment, "--scheduling-policy", metavar="fcfs|priority")
+    setting(engine, environment, "--prefix-caching-hash-algo", metavar="xxh3|sha256_cbor")
+
+
+def _add_kv_events(parser: argparse._ArgumentGroup, environment: Mapping[str, str]) -> None:
+    setting(
+        parser,
+        environment,
+        "--kv-events-nats-format",
+        one_of(NatsFormat),
+        default=NatsFormat.JETSTREAM,
+        metavar="FORMAT",
+        help=f"{', '.join(NatsFormat)} (default: {NatsFormat.JETSTREAM})",
+    )
+    parser.add_argument(
+        "--etcd-endpoints",
+        type=_urls,
+        default=environment.get("ETCD_ENDPOINTS") or "",
+        metavar="URLS",
+        help="etcd by which Dynamo discovers workers, separated by commas (default: "
+        "ETCD_ENDPOINTS, else none)",
+    )
+    setting(
+        parser,
+        environment,
+        "--kv-events-config",
+        parse_zmq_options,
+        metavar="JSON",
+        help="KV events on ZMQ, in vLLM's words",
+    )
 
 
 def _add_engine(parser: argparse._ArgumentGroup) -> None:
@@ -246,6 +299,8 @@ def _add_events(parser: argparse.ArgumentParser, environment: Mapping[str, str])
         action="store_false",
         help="exit when everything stored was printed",
     )
+    formats = [NatsFormat.JETSTREAM, NatsFormat.EVENT_PLANE]
+    parser.add_argument("--format", type=NatsFormat, choices=formats, default=formats[0])
     parser.add_argument("--output", choices=["text", "json"], default="text")
 
 
@@ -254,6 +309,13 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError("must be 0..65535")
     return port
+
+
+def _urls(text: str) -> tuple[str, ...]:
+    urls = tuple(filter(None, text.split(",")))
+    if not all(url.startswith(("http://", "https://")) for url in urls):
+        raise argparse.ArgumentTypeError("must be http:// or https:// URLs, separated by commas")
+    return urls
 
 
 def _seconds(text: str) -> float:

@@ -3,89 +3,83 @@
 A pass starts with `step`; what it changed in the cache is published at once, its tokens are
 delivered when it has ended, all in one go. Passes that follow each other are chained deadline to
 deadline, so timers that fire late do not slow the engine down; a driver that fell behind by more
-than a pass starts afresh instead of rushing.
+than a pass starts afresh instead of rushing. Where passes are shorter than the event loop can
+turn, as many are run per turn as take as long as the turn, and a stream gets their tokens at once.
 """
 
 import asyncio
+from dataclasses import replace
+from typing import Protocol
 
 from mocker_worker.clock import Clock
-from mocker_worker.engine import EngineCore, Request, StepOutput, TokenOutput
-from mocker_worker.events.sink import HEARTBEAT, EventSink, PassReport
-from mocker_worker.stats import RankStats
+from mocker_worker.engine import EngineCore, FinishReason, PassOutput, Request
+from mocker_worker.events.sink import HEARTBEAT, EngineLoad, EventSink, PassReport
+from mocker_worker.jitter import Jitter
+from mocker_worker.stats import RankStats, RequestGroup, RequestTimes
 
 HEARTBEAT_S = 1.0
+_LONGEST_TURN_S = 0.005
+"""Bounds what a new request waits for, however slowly the loop turns."""
 
 
 class EngineStopped(Exception):
-    """The engine went away before the request was finished."""
+    """The engine went away before a request was finished."""
+
+
+class TokenConsumer(Protocol):
+    """Takes the tokens of one request; it must neither block nor raise."""
+
+    def take(self, token_ids: list[int], finish_reason: FinishReason | None) -> None:
+        """Take the next tokens, one or more; with a finish reason they are the last ones."""
+        ...
+
+    def engine_stopped(self) -> None:
+        """Learn that no more tokens will come, although the request is not finished."""
+        ...
 
 
 class TokenStream:
-    """Tokens of one request, oldest first, for one consumer."""
+    """One request on its way to its consumer."""
 
-    __slots__ = (
-        "_buffer",
-        "_stopped",
-        "_waiter",
-        "arrival_s",
-        "is_open",
-        "last_token_s",
-        "request",
-    )
+    __slots__ = ("consumer", "finish_reason", "is_open", "pending", "request", "times")
 
-    def __init__(self, request: Request, arrival_s: float) -> None:
+    def __init__(self, request: Request, consumer: TokenConsumer, times: RequestTimes) -> None:
         self.request = request
-        self.arrival_s = arrival_s
-        self.last_token_s: float | None = None
+        self.consumer = consumer
+        self.times = times
         self.is_open = True
         """False once the consumer left or the last token was delivered."""
-        self._buffer: list[TokenOutput] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self._stopped = False
-
-    async def next_tokens(self) -> list[TokenOutput]:
-        """Wait for tokens and return all that have come; mostly one.
-
-        Raises:
-            EngineStopped: when no more will come.
-        """
-        if not self._buffer:
-            if self._stopped:
-                raise EngineStopped("the worker is shutting down")
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-            return await self.next_tokens()
-        tokens, self._buffer = self._buffer, []
-        return tokens
-
-    def deliver(self, token: TokenOutput) -> None:
-        """Append a token."""
-        self._buffer.append(token)
-        self._wake()
-
-    def stop(self) -> None:
-        """Say that no more tokens will come."""
-        self.is_open = False
-        self._stopped = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self.pending: list[int] = []
+        """Tokens that the consumer gets at the end of the loop's turn."""
+        self.finish_reason: FinishReason | None = None
+        """Of the last one of them."""
 
 
 class EngineDriver:
     """Runs the engine of one rank in time."""
 
-    def __init__(self, engine: EngineCore, *, dp_rank: int, clock: Clock, sink: EventSink) -> None:
+    def __init__(
+        self,
+        engine: EngineCore,
+        *,
+        dp_rank: int,
+        clock: Clock,
+        sink: EventSink,
+        jitter: Jitter | None = None,
+    ) -> None:
         self.engine = engine
         self.dp_rank = dp_rank
-        self.stats = RankStats()
+        self.stats = RankStats(engine.args.max_model_len or engine.args.kv_capacity_tokens)
         self._clock = clock
         self._sink = sink
+        self._jitter = jitter or Jitter()
         self._streams: dict[str, TokenStream] = {}
-        self._deliveries: list[tuple[TokenStream, TokenOutput]] = []
+        self._deliveries: list[tuple[TokenStream, int, FinishReason | None]] = []
         """What the end of the pass that is under way delivers."""
+        self._fed: list[TokenStream] = []
+        """Streams with tokens for their consumers."""
+        self._num_new = 0
+        """Requests that no pass has looked at yet."""
         self._work = asyncio.Event()
         self._running_in_pass = 0
         self._usage_in_pass_ratio = 0.0
@@ -105,15 +99,31 @@ class EngineDriver:
         """Requests that were submitted and whose last token was not yet computed."""
         return len(self._streams)
 
-    def submit(self, request: Request) -> TokenStream:
+    @property
+    def num_queued(self) -> int:
+        """Requests that wait for lack of room; new ones that the next pass has slots for do not."""
+        engine, waiting = self.engine, self.engine.num_waiting
+        new = min(self._num_new, waiting)
+        slots = (engine.args.max_num_seqs or new + engine.num_running) - engine.num_running
+        return waiting - min(new, max(slots, 0))
+
+    def submit(
+        self, request: Request, consumer: TokenConsumer, *, group: RequestGroup | None = None
+    ) -> TokenStream:
         """Give a request to the engine; it joins the next pass.
+
+        Args:
+            request: A new request.
+            consumer: Gets its tokens, never before this call returns.
+            group: The other answers to the same prompt.
 
         Raises:
             RequestRefused: if it can never fit.
         """
         self.engine.add_request(request)
-        stream = TokenStream(request, self._clock.now_s())
+        stream = TokenStream(request, consumer, RequestTimes(self._clock.now_s(), group))
         self._streams[request.request_id] = stream
+        self._num_new += 1
         self._work.set()
         return stream
 
@@ -123,39 +133,56 @@ class EngineDriver:
 
     def cancel(self, stream: TokenStream) -> None:
         """Forget a stream whose consumer left; does nothing once it is finished."""
-        if not stream.is_open:
-            return
-        stream.is_open = False
-        self.stats.finished["abort"] += 1
-        request_id = stream.request.request_id
-        if self._streams.get(request_id) is stream:
-            del self._streams[request_id]
-            self.engine.abort_request(request_id)
+        self._close(stream, "abort")
+
+    def finish(self, stream: TokenStream) -> None:
+        """End a stream whose consumer saw a stop string; the engine goes on without it."""
+        self._close(stream, "stop")
 
     def stop(self) -> None:
         """End all streams that are open, those that wait for their last token included."""
-        streams = [*self._streams.values(), *(stream for stream, _ in self._deliveries)]
-        for stream in streams:
-            self.cancel(stream)
-            stream.stop()
+        streams = [*self._streams.values(), *(stream for stream, _, _ in self._deliveries)]
+        for stream in dict.fromkeys(streams):
+            if stream.is_open:
+                self.cancel(stream)
+                stream.consumer.engine_stopped()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached blocks; False, and nothing changes, while requests hold blocks."""
+        is_reset = self.engine.reset_prefix_cache()
+        if events := self.engine.take_events():
+            self._sink.publish_kv_events(self.dp_rank, events)
+        return is_reset
 
     async def run(self) -> None:
         """Run passes while there is work, and heartbeats while there is none."""
         pass_end_s: float | None = None
+        turn_s = turn_began_s = 0.0
         while True:
             if not self.engine.has_unfinished_requests:
+                self._hand_out()
                 await self._idle()
                 pass_end_s = None
             now_s = self._clock.now_s()
-            output = self.engine.step()
+            output = self.engine.run_pass()
+            self._num_new = 0
             if output is None:
                 pass_end_s = None
                 continue
             start_s = now_s if pass_end_s is None else pass_end_s
-            pass_end_s = max(start_s + output.duration_ms / 1000.0, now_s)
-            self._begin(output)
-            await self._clock.sleep_until(pass_end_s)
+            duration_s = output.duration_ms / 1000.0 * self._jitter.factor()
+            pass_end_s = max(start_s + duration_s, now_s)
+            self._begin(output, now_s, duration_s)
+            is_long = pass_end_s > now_s
+            if is_long or now_s - turn_began_s >= turn_s:
+                turn_from_s = self._clock.now_s()
+                self._hand_out()
+                await self._clock.sleep_until(pass_end_s)
+                turn_began_s = self._clock.now_s()
+                turn_s = min(turn_began_s - max(turn_from_s, pass_end_s), _LONGEST_TURN_S)
             self._finish()
+            if is_long:
+                self._hand_out()
 
     async def _idle(self) -> None:
         """Wait for a request."""
@@ -163,52 +190,90 @@ class EngineDriver:
         while not self._work.is_set():
             deadline_s = self._clock.now_s() + HEARTBEAT_S
             if not await self._clock.wait(self._work, deadline_s):
-                self._sink.publish_pass(self.dp_rank, HEARTBEAT)
+                heartbeat = replace(HEARTBEAT, load=self._load(0, self.engine.kv_usage_ratio))
+                self._sink.publish_pass(self.dp_rank, heartbeat)
 
-    def _begin(self, output: StepOutput) -> None:
+    def _begin(self, output: PassOutput, now_s: float, duration_s: float) -> None:
         """Publish what is visible at the start of a pass; note what its end delivers.
 
         Streams are looked up here, since a request that finishes in this pass frees its id.
         """
-        if output.kv_events:
-            self._sink.publish_kv_events(self.dp_rank, output.kv_events)
-        self._sink.publish_pass(
-            self.dp_rank,
-            PassReport(output.duration_ms / 1000.0, output.scheduled, output.queued),
-        )
+        if events := self.engine.take_events():
+            self._sink.publish_kv_events(self.dp_rank, events)
         self._running_in_pass = output.num_running
         self._usage_in_pass_ratio = output.kv_usage_ratio
-        for token in output.outputs:
-            stream = self._streams.get(token.request_id)
-            if stream is None:
-                continue
-            self._deliveries.append((stream, token))
-            if token.finish_reason is not None:
-                del self._streams[token.request_id]
+        load = output.load
+        self._sink.publish_pass(self.dp_rank, self._report(output, duration_s))
+        self.stats.pass_started(load.prefill_tokens + load.decode_contexts.count)
+        streams, deliveries = self._streams, self._deliveries
+        for request in output.admitted:
+            if request.num_preemptions == 0 and (stream := streams.get(request.request_id)):
+                stream.times.scheduled_s = now_s
+        for request, token_id in output.sampled:
+            reason = request.finish_reason
+            if (stream := streams.get(request.request_id)) is not None:
+                deliveries.append((stream, token_id, reason))
+                if reason is not None:
+                    del streams[request.request_id]
+
+    def _report(self, output: PassOutput, duration_s: float) -> PassReport:
+        load = self._load(output.num_running, output.kv_usage_ratio)
+        return PassReport(duration_s, output.load.metrics(), self.engine.queued_requests(), load)
+
+    def _load(self, num_running: int, kv_usage_ratio: float) -> EngineLoad:
+        total_blocks = self.engine.args.num_gpu_blocks
+        return EngineLoad(
+            num_running=num_running,
+            num_waiting=self.engine.num_waiting,
+            kv_used_blocks=round(kv_usage_ratio * total_blocks),
+            kv_total_blocks=total_blocks,
+            prefix_cache_hit_rate=self.engine.prefix_cache_hit_rate,
+        )
 
     def _finish(self) -> None:
-        """Deliver the tokens of a pass and observe their latencies."""
+        """Note the tokens of a pass for their consumers and observe their latencies."""
         now_s = self._clock.now_s()
         deliveries, self._deliveries = self._deliveries, []
         if not self.engine.has_unfinished_requests:
             self._running_in_pass = 0
             self._usage_in_pass_ratio = self.engine.kv_usage_ratio
-        stats = self.stats
+        stats, fed = self.stats, self._fed
         gaps: dict[float, int] = {}
-        for stream, token in deliveries:
+        for stream, token_id, reason in deliveries:
             if not stream.is_open:
                 continue
-            if (last_s := stream.last_token_s) is None:
-                stats.ttft.observe(now_s - stream.arrival_s)
-                stats.prompt_tokens += stream.request.num_prompt_tokens
+            times = stream.times
+            last_s, times.last_token_s = times.last_token_s, now_s
+            if last_s is None:
+                times.first_token_s = now_s
+                stats.first_token(stream.request, times)
             else:
                 gaps[last_s] = gaps.get(last_s, 0) + 1
-            stream.last_token_s = now_s
-            stats.generation_tokens += 1
-            if token.finish_reason is not None:
+            if not stream.pending:
+                fed.append(stream)
+            stream.pending.append(token_id)
+            if reason is not None:
                 stream.is_open = False
-                stats.finished[token.finish_reason] += 1
-                stats.e2e.observe(now_s - stream.arrival_s)
-            stream.deliver(token)
+                stream.finish_reason = reason
+                stats.finished(stream.request, reason, times)
         for last_s, count in gaps.items():
-            stats.itl.observe(now_s - last_s, count)
+            stats.token_gaps(now_s - last_s, count)
+
+    def _hand_out(self) -> None:
+        """Give the consumers what passes have left for them."""
+        fed, self._fed = self._fed, []
+        for stream in fed:
+            token_ids, stream.pending = stream.pending, []
+            if token_ids:
+                stream.consumer.take(token_ids, stream.finish_reason)
+
+    def _close(self, stream: TokenStream, reason: str) -> None:
+        if not stream.is_open:
+            return
+        stream.is_open = False
+        stream.pending = []
+        self.stats.finished(stream.request, reason, stream.times)
+        request_id = stream.request.request_id
+        if self._streams.get(request_id) is stream:
+            del self._streams[request_id]
+            self.engine.abort_request(request_id)

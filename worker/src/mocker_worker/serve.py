@@ -10,15 +10,28 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 
 from mocker_protocol.kv_events import KvCacheEvent
-from mocker_worker.clock import Clock, LoopClock
+from mocker_worker.clock import Clock, best_clock
 from mocker_worker.config import WorkerConfig
 from mocker_worker.driver import EngineDriver
 from mocker_worker.engine import EngineCore
-from mocker_worker.events.link import Link, NoLink
+from mocker_worker.events.outside import OutsideWorld
+from mocker_worker.hf_tokenizer import load_tokenizer
+from mocker_worker.jitter import Jitter
 from mocker_worker.lifecycle import Lifecycle, LifeState
+from mocker_worker.server.access import Access
+from mocker_worker.server.admin import AdminApi
 from mocker_worker.server.app import build_app
+from mocker_worker.server.control import EngineControl
+from mocker_worker.server.faults import FaultPlan
 from mocker_worker.server.generation import Generator
+from mocker_worker.server.metrics import WorkerCounts, WorkerMetrics
+from mocker_worker.server.metrics_vllm import num_waiting
 from mocker_worker.server.openai import OpenAiApi
+from mocker_worker.server.orca import orca_header
+from mocker_worker.server.probes import Probes
+from mocker_worker.server.response_headers import ResponseHeaders
+from mocker_worker.server.tokenization import TokenizationApi
+from mocker_worker.stats import HttpStats
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +47,47 @@ class Worker:
         self.lifecycle = Lifecycle()
         self.listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """URL of the server, once it listens."""
-        self._clock = clock or LoopClock()
-        self._engines = [EngineCore(config.args, dp_rank=r) for r in range(config.args.dp_size)]
-        self._link = self._make_link()
+        self._resources = contextlib.ExitStack()
+        self._clock = clock or self._resources.enter_context(contextlib.closing(best_clock()))
+        self._outside = OutsideWorld(config, snapshot=self._snapshot)
+        args = config.args
+        if not self._outside.wants_kv_events:
+            args = args.model_copy(update={"publish_kv_events": False})
+        self._engines = [EngineCore(args, dp_rank=rank) for rank in range(args.dp_size)]
+        options = config.server
+        self._jitters = [
+            Jitter(options.latency_jitter, seed=config.args.seed + rank)
+            for rank in range(config.args.dp_size)
+        ]
+        self._faults = FaultPlan(
+            options.failure_rate_percent, options.failure_types, seed=config.args.seed
+        )
+        self._http_stats = HttpStats()
+        self._headers = ResponseHeaders(
+            pod_name=config.pod_name,
+            pod_namespace=config.pod_namespace,
+            has_request_id=options.request_id_headers,
+            load_report=self._load_report,
+        )
         self._ranks = [
-            EngineDriver(engine, dp_rank=rank, clock=self._clock, sink=self._link.sink)
+            EngineDriver(
+                engine,
+                dp_rank=rank,
+                clock=self._clock,
+                sink=self._outside,
+                jitter=self._jitters[rank],
+            )
             for rank, engine in enumerate(self._engines)
         ]
 
     async def run(self) -> None:
         """Start, serve until a stop is requested, drain, stop."""
+        with self._resources:
+            await self._run()
+
+    async def _run(self) -> None:
         async with self._server() as port, asyncio.TaskGroup() as tasks:
-            self._link.start(tasks)
+            self._outside.start(tasks)
             engines = [
                 tasks.create_task(rank.run(), name=f"engine-{rank.dp_rank}") for rank in self._ranks
             ]
@@ -57,7 +99,7 @@ class Worker:
                     rank.stop()
             finally:
                 # The one cancellation that a failing group gives each task may be lost.
-                await self._link.close()
+                await self._outside.close()
             for engine in engines:
                 engine.cancel()
 
@@ -77,13 +119,13 @@ class Worker:
 
     async def _start(self, port: int) -> None:
         await asyncio.sleep(self.config.args.startup_time or 0.0)
-        await self._link.register(_url(self.config.advertised_host, port))
+        await self._outside.register(_url(self.config.advertised_host, port))
         self.lifecycle.enter(LifeState.READY)
 
     async def _serve_and_drain(self) -> None:
         await self.lifecycle.wait_for_stop()
         self.lifecycle.enter(LifeState.DRAINING)
-        self._link.drain()
+        self._outside.drain()
         await self.lifecycle.wait_until_drained(
             timeout_s=self.config.drain_timeout_s, grace_s=self.config.drain_grace_s
         )
@@ -103,6 +145,7 @@ class Worker:
             port = int(runner.addresses[0][1])
             url = _url(self.config.host, port)
             log.info("listening on %s", url)
+            self._headers.listens_on(port)
             self.listening.set_result(url)
             yield port
         finally:
@@ -110,35 +153,62 @@ class Worker:
 
     def _app(self) -> web.Application:
         config, args = self.config, self.config.args
+        tokenizer = load_tokenizer(config.server.tokenizer_path)
         generator = Generator(
             self._ranks,
             args=args,
+            options=config.server,
             model_name=config.model_name,
             host=config.advertised_host,
+            tokenizer=tokenizer,
         )
         api = OpenAiApi(
             generator,
             self.lifecycle,
             model_name=config.model_name,
-            max_model_len=args.max_model_len,
-            pod_name=config.pod_name,
+            max_model_len=args.max_model_len or args.kv_capacity_tokens,
+            faults=self._faults,
+            headers={},
         )
-        return build_app(api, self.lifecycle, self._render_metrics)
+        parts = (
+            api,
+            Probes(self.lifecycle, self._metrics(generator).render),
+            TokenizationApi(
+                tokenizer,
+                max_model_len=args.max_model_len or args.kv_capacity_tokens,
+                check_model=generator.check_model,
+            ),
+            AdminApi(self._faults, self._jitters),
+            EngineControl(config, self._ranks, self._outside.zmq_sources),
+        )
+        return build_app(
+            parts,
+            access=Access(config.server.api_keys),
+            http_stats=self._http_stats,
+            headers=self._headers,
+        )
 
-    def _render_metrics(self) -> bytes:
-        # Only a worker that is scraped pays for the Prometheus client.
-        from mocker_worker.server.metrics import WorkerCollector, render
+    def _load_report(self, form: str) -> str | None:
+        return orca_header(
+            form,
+            kv_cache_usage_ratio=max(rank.kv_usage_ratio for rank in self._ranks),
+            num_requests_waiting=sum(num_waiting(rank) for rank in self._ranks),
+        )
 
-        dropped = self._link.dropped_kv_events
-        return render(WorkerCollector(self.config.model_name, self._ranks, dropped=dropped))
-
-    def _make_link(self) -> Link:
-        if self.config.nats_url is None:
-            return NoLink()
-        # A worker without NATS does not pay for its client's memory and start-up time.
-        from mocker_worker.events.nats_link import NatsLink
-
-        return NatsLink(self.config, self.config.nats_url, snapshot=self._snapshot)
+    def _metrics(self, generator: Generator) -> WorkerMetrics:
+        counts = WorkerCounts(
+            api=generator.stats,
+            http=self._http_stats,
+            events=self._outside.counts,
+            faults=self._faults.counts,
+        )
+        return WorkerMetrics(
+            self.config.model_name,
+            self._ranks,
+            counts,
+            dialects=self.config.server.metrics_dialects,
+            environment=os.environ,
+        )
 
     def _snapshot(self, dp_rank: int) -> Sequence[KvCacheEvent]:
         """Return what a rank has cached; what it would publish next is part of it."""

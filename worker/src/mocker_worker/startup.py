@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 
 _CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+_GC_THRESHOLDS = (50_000, 20, 100)
+"""A cached block is an object for the collector, and a long prompt makes hundreds at once."""
 
 
 @contextlib.contextmanager
@@ -31,3 +33,4 @@ def cheap_imports() -> Iterator[None]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLDS)

@@ -1,17 +1,24 @@
-"""Answers of the API: JSON bodies, and SSE chunks assembled from prepared parts.
+"""Answers of the API: JSON bodies, and SSE events assembled from prepared parts.
 
-A stream's chunks differ in one token only, so everything around it is encoded once per stream.
+A plain stream's events differ in one token's text only, so everything around it is encoded once
+per choice; whatever says more of a token is encoded event by event.
 """
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mocker_worker.tokenizer import TOKEN_TEXTS, detokenize
+import msgspec
+
+from mocker_worker.engine import FinishReason
+from mocker_worker.server.choice import Choice, Piece
+from mocker_worker.server.logprobs import LogprobsFormat
+from mocker_worker.server.requests import GenerationRequest
+from mocker_worker.server.scripts import CalledTool
+from mocker_worker.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
-_TOKEN_JSON = {token_id: json.dumps(text).encode() for token_id, text in TOKEN_TEXTS.items()}
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,79 +49,188 @@ class AnswerHead:
     model: str
     created_s: int
 
-    def fields(self, kind: str | None = None) -> dict[str, Any]:
+    def fields(self, *, is_chunk: bool = False) -> dict[str, Any]:
         """Return the leading fields of a message."""
-        prefix, name = ("chatcmpl", "chat.completion") if self.is_chat else ("cmpl", kind)
-        if self.is_chat and kind is not None:
-            name = kind
+        prefix, kind = ("chatcmpl", "chat.completion") if self.is_chat else ("cmpl", None)
+        if kind is not None and is_chunk:
+            kind += ".chunk"
         return {
             "id": f"{prefix}-{self.answer_id}",
-            "object": name or "text_completion",
+            "object": kind or "text_completion",
             "created": self.created_s,
             "model": self.model,
         }
 
 
-def full_answer(
-    head: AnswerHead,
-    token_ids: Sequence[int],
-    *,
-    finish_reason: str,
-    usage: Usage,
-    extra: dict[str, Any],
-) -> bytes:
-    """Return the body of an answer that is not streamed; `extra` goes to its top level."""
-    text = detokenize(token_ids)
-    choice: dict[str, Any] = {"index": 0}
-    if head.is_chat:
-        choice["message"] = {"role": "assistant", "content": text}
-    else:
-        choice["text"] = text
-    choice |= {"logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
-    body = head.fields() | {"choices": [choice], "usage": usage.as_json()} | extra
-    return json.dumps(body).encode()
+class AnswerFormat:
+    """Writes the answers to one request, whole or in chunks."""
 
+    def __init__(
+        self,
+        head: AnswerHead,
+        request: GenerationRequest,
+        tokenizer: Tokenizer,
+        *,
+        texts: Mapping[int, bytes],
+        extra: dict[str, Any],
+    ) -> None:
+        """Say what to write.
 
-class ChunkWriter:
-    """Assembles the SSE events of one stream."""
-
-    def __init__(self, head: AnswerHead, *, extra: dict[str, Any]) -> None:
-        self._is_chat = head.is_chat
-        fields = head.fields("chat.completion.chunk" if head.is_chat else "text_completion")
-        self._head = b"data: " + json.dumps(fields).encode()[:-1]
-        key = b'"delta":{"content":' if head.is_chat else b'"text":'
-        self._before = self._head + b',"choices":[{"index":0,' + key
-        after = b'},"logprobs":null,' if head.is_chat else b',"logprobs":null,'
-        self._after = after + b'"finish_reason":null}]'
-        self._after_last = after + b'"finish_reason":%b,"stop_reason":null}]'
-        self._extra = b"," + json.dumps(extra).encode()[1:-1] if extra else b""
-
-    def opening(self, usage: Usage | None = None) -> bytes:
-        """Return the chunk that names the role; empty for completions, which have none."""
-        if not self._is_chat:
-            return b""
-        choice = (
-            b',"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
-            b'"logprobs":null,"finish_reason":null}]'
+        Args:
+            head: Of every message.
+            request: What was asked for.
+            tokenizer: Of the model.
+            texts: `generated_json` of it.
+            extra: Further top-level fields: of the whole answer, or of the last chunk.
+        """
+        self._head = head
+        self._request = request
+        self._tokenizer = tokenizer
+        self._texts = texts
+        self._extra = extra
+        self._returns_token_ids = bool(request.return_token_ids)
+        self._logprobs = LogprobsFormat(
+            tokenizer.token_text, as_token_ids=bool(request.return_tokens_as_token_ids)
         )
-        return self._head + choice + _usage_field(usage) + b"}\n\n"
+        self._chunk_head = head.fields(is_chunk=True)
 
-    def token(
-        self, token_id: int, finish_reason: str | None = None, *, usage: Usage | None = None
-    ) -> bytes:
-        """Return the chunk of one token; `usage` only for continuous usage statistics."""
-        text = _TOKEN_JSON.get(token_id) or json.dumps(detokenize([token_id])).encode()
-        if finish_reason is None and usage is None:
-            return b"%b%b%b}\n\n" % (self._before, text, self._after)
-        after, extra = self._after, b""
-        if finish_reason is not None:
-            after = self._after_last % json.dumps(finish_reason).encode()
-            extra = self._extra
-        return b"".join((self._before, text, after, _usage_field(usage), extra, b"}\n\n"))
+    def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
+        """Return the body of an answer that is not streamed."""
+        body = self._head.fields() | {"choices": [self._choice(choice) for choice in choices]}
+        body["usage"] = usage.as_json()
+        if self._head.is_chat:
+            body |= self._prompt_fields(choices[0])
+        return _encode(body | self._extra)
+
+    def opening(self, choice: Choice, usage: Usage | None) -> bytes:
+        """Return the event that names the role; empty for completions, which have none."""
+        if not self._head.is_chat:
+            return b""
+        delta: dict[str, Any] = {"role": "assistant", "content": ""}
+        if (tool := choice.script.tool) is not None:
+            call = {"index": 0} | _tool_call(tool, "")
+            delta = {"role": "assistant", "content": None, "tool_calls": [call]}
+        message = {
+            "index": choice.index,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        fields = self._prompt_fields(choice) if self._returns_token_ids else {}
+        return self._event([message], usage, fields)
+
+    def piece(self, choice: Choice, piece: Piece, usage: Usage | None) -> bytes:
+        """Return the event of one token."""
+        message: dict[str, Any] = {"index": choice.index}
+        if self._head.is_chat:
+            message["delta"] = _delta(piece, choice.script.tool)
+        else:
+            message["text"] = piece.text
+        message["logprobs"] = self._piece_logprobs([piece])
+        message["finish_reason"] = piece.finish_reason
+        if piece.finish_reason is not None:
+            message["stop_reason"] = piece.stop_reason
+        if self._returns_token_ids:
+            message["token_ids"] = list(piece.token_ids)
+            if not self._head.is_chat and choice.num_tokens == 1:
+                message["prompt_token_ids"] = list(choice.prompt.token_ids)
+        extra = self._extra if piece.finish_reason is not None else {}
+        return self._event([message], usage, extra)
 
     def usage(self, usage: Usage) -> bytes:
-        """Return the chunk without choices that ends a stream with `include_usage`."""
-        return self._head + b',"choices":[]' + _usage_field(usage) + b"}\n\n"
+        """Return the event without choices that ends a stream with `include_usage`."""
+        return self._event([], usage, {})
+
+    def plain(self, choice: Choice) -> "PlainEvents":
+        """Return what assembles the events of a plain choice."""
+        return PlainEvents(self, choice, self._texts)
+
+    def frame(self, choice: Choice, reason: str | None) -> tuple[bytes, bytes]:
+        """Return what stands before and after the JSON text of a plain choice's token."""
+        marker = "\x00"
+        piece = Piece(marker, (), (), 0, reason)
+        before, _, after = self.piece(choice, piece, None).partition(_encode(marker))
+        return before, after
+
+    def _event(
+        self, choices: list[dict[str, Any]], usage: Usage | None, extra: dict[str, Any]
+    ) -> bytes:
+        body = self._chunk_head | {"choices": choices}
+        if usage is not None:
+            body["usage"] = usage.as_json()
+        return b"data: %b\n\n" % _encode(body | extra)
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        pieces = choice.pieces
+        if choice.text is None:
+            texts = self._tokenizer.generated_texts
+            text = "".join([texts[token_id] for token_id in choice.token_ids])
+            token_ids: Sequence[int] = choice.token_ids
+        else:
+            text = "".join(piece.text for piece in pieces)
+            token_ids = [token_id for piece in pieces for token_id in piece.token_ids]
+        message: dict[str, Any] = {"index": choice.index}
+        if self._head.is_chat:
+            message["message"] = _message(text, choice.script.tool)
+        else:
+            message["text"] = text
+        message["logprobs"] = self._piece_logprobs(pieces)
+        message["finish_reason"] = choice.finish_reason
+        message["stop_reason"] = pieces[-1].stop_reason if pieces else None
+        if self._returns_token_ids:
+            message["token_ids"] = token_ids
+        if not self._head.is_chat:
+            message |= self._prompt_fields(choice)
+        return message
+
+    def _prompt_fields(self, choice: Choice) -> dict[str, Any]:
+        """Return what is told of a prompt: by vLLM at the top for chats, else in the choice."""
+        fields: dict[str, Any] = {}
+        if self._returns_token_ids:
+            fields["prompt_token_ids"] = list(choice.prompt.token_ids)
+        if (num_top := self._request.prompt_logprobs) is not None:
+            fields["prompt_logprobs"] = self._logprobs.prompt(choice.prompt.token_ids, num_top)
+        return fields
+
+    def _piece_logprobs(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+        if self._request.num_logprobs is None or not pieces:
+            return None
+        tokens = [token for piece in pieces for token in piece.logprobs]
+        if self._head.is_chat:
+            return self._logprobs.chat([token for token in tokens if token is not None])
+        first = pieces[0].token_ids[0] if pieces[0].token_ids else None
+        return self._logprobs.completion(tokens, first, pieces[0].offset)
+
+
+class PlainEvents:
+    """Assembles the events of a choice whose tokens are nothing but their texts."""
+
+    __slots__ = ("_after", "_before", "_between", "_choice", "_format", "_texts")
+
+    def __init__(
+        self, answer_format: AnswerFormat, choice: Choice, texts: Mapping[int, bytes]
+    ) -> None:
+        self._format = answer_format
+        self._choice = choice
+        self._texts = texts
+        self._before, self._after = answer_format.frame(choice, None)
+        self._between = self._after + self._before
+
+    def of(self, token_ids: Sequence[int], finish_reason: FinishReason | None = None) -> bytes:
+        """Return the events of some tokens; with a finish reason they are the last ones."""
+        texts = self._texts
+        if finish_reason is None:
+            events = self._between.join([texts[token_id] for token_id in token_ids])
+            return b"%b%b%b" % (self._before, events, self._after)
+        *most, last = token_ids
+        before, after = self._format.frame(self._choice, str(finish_reason))
+        end = b"%b%b%b" % (before, texts[last], after)
+        return self.of(most) + end if most else end
+
+
+def generated_json(tokenizer: Tokenizer) -> Mapping[int, bytes]:
+    """Return the JSON of every text that the engine makes up."""
+    return {token_id: _encode(text) for token_id, text in tokenizer.generated_texts.items()}
 
 
 def error_event(body: bytes) -> bytes:
@@ -122,5 +238,18 @@ def error_event(body: bytes) -> bytes:
     return b"data: " + body + b"\n\n"
 
 
-def _usage_field(usage: Usage | None) -> bytes:
-    return b"" if usage is None else b',"usage":' + json.dumps(usage.as_json()).encode()
+def _delta(piece: Piece, tool: CalledTool | None) -> dict[str, Any]:
+    if tool is None:
+        return {"content": piece.text}
+    return {"tool_calls": [{"index": 0, "function": {"arguments": piece.text}}]}
+
+
+def _message(text: str, tool: CalledTool | None) -> dict[str, Any]:
+    if tool is None:
+        return {"role": "assistant", "content": text}
+    return {"role": "assistant", "content": None, "tool_calls": [_tool_call(tool, text)]}
+
+
+def _tool_call(tool: CalledTool, arguments: str) -> dict[str, Any]:
+    function = {"name": tool.name, "arguments": arguments}
+    return {"id": tool.call_id, "type": "function", "function": function}

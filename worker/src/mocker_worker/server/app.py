@@ -1,15 +1,17 @@
-"""The worker's HTTP application: API, probes, metrics, and errors in one form."""
+"""The worker's HTTP application: all routes, access, errors in one form, and the count."""
 
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
+from typing import Protocol
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from mocker_protocol import __version__
-from mocker_worker.lifecycle import Lifecycle, LifeState
-from mocker_worker.server.errors import ApiError, error_response
-from mocker_worker.server.openai import OpenAiApi
+from mocker_worker.server.access import Access
+from mocker_worker.server.errors import UNAUTHORIZED_BODY, ApiError, error_body
+from mocker_worker.server.response_headers import ResponseHeaders
+from mocker_worker.stats import HttpStats
 
 log = logging.getLogger(__name__)
 
@@ -17,84 +19,70 @@ MAX_BODY_BYTES = 32 * 2**20
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class Routes(Protocol):
+    """A part of the API."""
+
+    def add_routes(self, app: web.Application) -> None:
+        """Add its routes."""
+
+
 def build_app(
-    api: OpenAiApi, lifecycle: Lifecycle, render_metrics: Callable[[], bytes]
+    parts: Iterable[Routes], *, access: Access, http_stats: HttpStats, headers: ResponseHeaders
 ) -> web.Application:
-    """Return the application with all routes."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
-    api.add_routes(app)
-    Probes(lifecycle, render_metrics).add_routes(app)
+    """Return the application with the routes of all parts."""
+    edge = Edge(access, http_stats)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[edge.answer])
+    app.on_response_prepare.append(headers.add)
+    for part in parts:
+        part.add_routes(app)
     return app
 
 
-@web.middleware
-async def errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Answer every error with vLLM's error body; nothing a client sends ends the server."""
+class Edge:
+    """What every request passes through."""
+
+    def __init__(self, access: Access, http_stats: HttpStats) -> None:
+        self._access = access
+        self._http_stats = http_stats
+
+    @web.middleware
+    async def answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer every error with vLLM's error body; nothing a client sends ends the server."""
+        start_s = time.monotonic()
+        if self._access.allows(request):
+            response = await _answer_or_error(request, handler)
+        else:
+            response = _response(HTTPStatus.UNAUTHORIZED, UNAUTHORIZED_BODY)
+        resource = request.match_info.route.resource
+        route = "none" if resource is None else resource.canonical
+        self._http_stats.observe(route, request.method, response.status, time.monotonic() - start_s)
+        return response
+
+
+async def _answer_or_error(http: web.Request, handler: _Handler) -> web.StreamResponse:
     try:
-        return await handler(request)
+        return await handler(http)
     except ApiError as error:
         return error_response(error)
     except web.HTTPRequestEntityTooLarge:
         message = f"the body has more than {MAX_BODY_BYTES} bytes; send a shorter prompt"
         return error_response(ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message))
     except web.HTTPException as error:
-        return error_response(ApiError(HTTPStatus(error.status), error.reason))
+        response = error_response(ApiError(HTTPStatus(error.status), error.reason))
+        if allowed := error.headers.get(hdrs.ALLOW):
+            response.headers[hdrs.ALLOW] = allowed
+        return response
     except (ConnectionResetError, web.RequestPayloadError):
         return error_response(ApiError(HTTPStatus.BAD_REQUEST, "the body did not arrive"))
     except Exception:
-        log.exception("%s %s failed", request.method, request.path)
+        log.exception("%s %s failed", http.method, http.path)
         return error_response(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"))
 
 
-class Probes:
-    """What Kubernetes, Prometheus and load generators ask about the worker itself."""
-
-    def __init__(self, lifecycle: Lifecycle, render_metrics: Callable[[], bytes]) -> None:
-        self._lifecycle = lifecycle
-        self._render_metrics = render_metrics
-
-    def add_routes(self, app: web.Application) -> None:
-        """Add the routes."""
-        router = app.router
-        router.add_get("/live", self.live)
-        router.add_get("/ready", self.ready)
-        router.add_get("/health", self.health)
-        router.add_get("/ping", self.health)
-        router.add_post("/ping", self.health)
-        router.add_get("/metrics", self.metrics)
-        router.add_get("/version", self.version)
-        router.add_get("/load", self.load)
-
-    async def live(self, request: web.Request) -> web.Response:
-        """Answer 200: the loop runs."""
-        return web.Response()
-
-    async def ready(self, request: web.Request) -> web.Response:
-        """Answer 200 if new requests should come here."""
-        state = self._lifecycle.state
-        return _probe(state is LifeState.READY, state)
-
-    async def health(self, request: web.Request) -> web.Response:
-        """Answer 200, empty as in vLLM, if requests are answered."""
-        return _probe(self._lifecycle.takes_requests, self._lifecycle.state)
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Answer with the Prometheus text format."""
-        return web.Response(
-            body=self._render_metrics(),
-            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
-        )
-
-    async def version(self, request: web.Request) -> web.Response:
-        """Answer with the version of this project."""
-        return web.json_response({"version": __version__})
-
-    async def load(self, request: web.Request) -> web.Response:
-        """Answer with the number of requests that are being answered."""
-        return web.json_response({"server_load": self._lifecycle.in_flight})
+def error_response(error: ApiError) -> web.Response:
+    """Return the HTTP answer of an error."""
+    return _response(error.status, error_body(error))
 
 
-def _probe(is_good: bool, state: LifeState) -> web.Response:
-    if is_good:
-        return web.Response()
-    return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=f"{state}\n")
+def _response(status: HTTPStatus, body: bytes) -> web.Response:
+    return web.Response(status=status, body=body, content_type="application/json")

@@ -1,28 +1,43 @@
-"""Errors of the HTTP API in vLLM's form: `{"error": {message, type, param, code}}`."""
+"""Errors of the HTTP API in vLLM's form: `{"error": {message, type, param, code}}`.
+
+Pure: `server.app` makes HTTP answers of them.
+"""
 
 import json
+from collections.abc import Mapping
 from http import HTTPStatus
 
-from aiohttp import web
-
-_TYPES = {
+UNAUTHORIZED_BODY = b'{"error": "Unauthorized"}'
+_TYPES: Mapping[HTTPStatus, str] = {
     HTTPStatus.BAD_REQUEST: "BadRequestError",
     HTTPStatus.NOT_FOUND: "NotFoundError",
     HTTPStatus.METHOD_NOT_ALLOWED: "BadRequestError",
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "BadRequestError",
+    HTTPStatus.TOO_MANY_REQUESTS: "RateLimitError",
     HTTPStatus.NOT_IMPLEMENTED: "NotImplementedError",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailableError",
 }
 
 
 class ApiError(Exception):
-    """A request that is answered with an error; `param` names the field that is wrong."""
+    """A request that is answered with an error.
 
-    def __init__(self, status: HTTPStatus, message: str, *, param: str | None = None) -> None:
+    `param` names the field that is wrong; `error_type` goes with the status when it is not given.
+    """
+
+    def __init__(
+        self,
+        status: HTTPStatus,
+        message: str,
+        *,
+        param: str | None = None,
+        error_type: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
+        self.error_type = error_type or _TYPES.get(status, "InternalServerError")
 
 
 class InvalidRequest(ApiError):
@@ -41,21 +56,16 @@ class NotSupported(ApiError):
 
 
 def error_body(error: ApiError) -> bytes:
-    """Return the JSON body of an error."""
+    """Return the JSON body of an error; that of 401 says no more than `Unauthorized`."""
+    if error.status is HTTPStatus.UNAUTHORIZED:
+        return UNAUTHORIZED_BODY
     detail = {
         "message": error.message,
-        "type": _TYPES.get(error.status, "InternalServerError"),
+        "type": error.error_type,
         "param": error.param,
         "code": int(error.status),
     }
     return json.dumps({"error": detail}).encode()
-
-
-def error_response(error: ApiError) -> web.Response:
-    """Return the HTTP answer of an error."""
-    return web.Response(
-        status=error.status, body=error_body(error), content_type="application/json"
-    )
 
 
 def unavailable(message: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""From a checked API request to a stream of tokens: length, id, rank and hand-off parameters."""
+"""From a checked API request to requests for the engine: limits, ids, rank and hand-off."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -7,12 +7,24 @@ from http import HTTPStatus
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from mocker_protocol.engine_args import EngineArgs
 from mocker_protocol.names import WorkerType
-from mocker_worker.driver import EngineDriver, TokenStream
+from mocker_worker.config import ServerOptions
+from mocker_worker.driver import EngineDriver
 from mocker_worker.engine import Request, RequestRefused
+from mocker_worker.server.choice import Choice, ChoiceText, TextOptions
 from mocker_worker.server.errors import ApiError, InvalidRequest
-from mocker_worker.server.requests import DEFAULT_CHAT_TOKENS, GenerationRequest
+from mocker_worker.server.requests import (
+    DEFAULT_CHAT_TOKENS,
+    MAX_CHOICES,
+    GenerationRequest,
+    Prompt,
+)
+from mocker_worker.server.scripts import ScriptWriter, lengthened
+from mocker_worker.stats import RequestGroup, WorkerStats
+from mocker_worker.tokenizer import Tokenizer
 
 _SIDE_CHANNEL_PORT = 5600
 _MAX_ID_CHARACTERS = 256
@@ -21,28 +33,68 @@ _MAX_RANK_DIGITS = 9
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One request that the engine has taken."""
+    """What the engine is to do for one request; nothing is submitted yet."""
 
     answer_id: str
     model: str
     driver: EngineDriver
-    stream: TokenStream
+    choices: Sequence[Choice]
+    requests: Sequence[Request]
+    """One per choice."""
     hand_off: dict[str, Any]
     """Top-level fields of the answer for the decode worker; empty without a hand-off."""
     transfer_s: float = 0.0
     """Seconds that the prompt's KV takes to the decode worker, before the answer is complete."""
 
+    def submit(self) -> None:
+        """Give all to the engine, or nothing.
+
+        Raises:
+            ApiError: if something can never fit.
+        """
+        groups: dict[int, RequestGroup] = {}
+        n = sum(choice.prompt is self.choices[0].prompt for choice in self.choices)
+        try:
+            for choice, request in zip(self.choices, self.requests, strict=True):
+                group = groups.setdefault(id(choice.prompt), RequestGroup(n))
+                choice.stream = self.driver.submit(request, choice, group=group)
+        except RequestRefused as error:
+            self.cancel()
+            raise InvalidRequest(error.field, str(error)) from error
+
+    def finish(self, choice: Choice) -> None:
+        """End a choice that is finished, whatever the engine thinks."""
+        if choice.stream is not None:
+            self.driver.finish(choice.stream)
+
+    def cancel(self) -> None:
+        """Drop what is not finished."""
+        for choice in self.choices:
+            if choice.stream is not None:
+                self.driver.cancel(choice.stream)
+
 
 class Generator:
-    """Gives requests to the ranks of one worker."""
+    """Plans requests for the ranks of one worker."""
 
     def __init__(
-        self, ranks: Sequence[EngineDriver], *, args: EngineArgs, model_name: str, host: str
+        self,
+        ranks: Sequence[EngineDriver],
+        *,
+        args: EngineArgs,
+        options: ServerOptions,
+        model_name: str,
+        host: str,
+        tokenizer: Tokenizer,
     ) -> None:
+        self.tokenizer = tokenizer
+        self.stats = WorkerStats()
         self._ranks = ranks
         self._args = args
+        self._options = options
         self._model_name = model_name
         self._host = host
+        self._scripts = ScriptWriter(tokenizer, options.mode)
         self._engine_id = str(uuid.uuid4())
         self._serial = count()
 
@@ -60,32 +112,49 @@ class Generator:
             param="model",
         )
 
-    def start(self, request: GenerationRequest, headers: Mapping[str, str]) -> Generation:
-        """Submit a request.
+    def plan(self, request: GenerationRequest, headers: Mapping[str, str]) -> Generation:
+        """Return what to do for a request.
 
         Raises:
-            ApiError: if it names another model or can never fit.
+            ApiError: if it names another model, can never fit, or finds the queue full.
         """
         model = self.check_model(request.model)
-        prompt = request.prompt_token_ids()
-        max_tokens = self._max_tokens(request, len(prompt))
-        answer_id = headers.get("X-Request-Id", "")[:_MAX_ID_CHARACTERS] or uuid.uuid4().hex
+        prompts = [self._truncated(request, item) for item in request.prompts(self.tokenizer)]
+        if len(prompts) * (request.n or 1) > MAX_CHOICES:
+            raise InvalidRequest("n", f"n: at most {MAX_CHOICES} answers per request; lower it")
         driver = self._rank(headers.get("X-data-parallel-rank"))
-        try:
-            stream = driver.submit(
-                Request(
-                    self._engine_request_id(driver, answer_id),
-                    prompt,
-                    max_tokens,
-                    remote_prefill=request.has_remote_prefill,
-                    seed=request.seed,
-                )
-            )
-        except RequestRefused as error:
-            raise InvalidRequest(error.field, str(error)) from error
-        hand_off = self._hand_off(request, answer_id, driver, len(prompt))
-        transfer_s = len(prompt) * self._args.kv_transfer_ms_per_token / 1000 if hand_off else 0.0
-        return Generation(answer_id, model, driver, stream, hand_off, transfer_s)
+        self._check_queue(driver)
+        name = headers.get("X-Request-Id") or request.request_id or ""
+        answer_id = name[:_MAX_ID_CHARACTERS] or uuid.uuid4().hex
+        planner = _ChoicePlanner(request, answer_id, self._args, self._scripts)
+        planned = [
+            planner.choice(prompt, max_tokens, sample)
+            for prompt in prompts
+            for max_tokens in (self._max_tokens(request, len(prompt.token_ids)),)
+            for sample in range(request.n or 1)
+        ]
+        for _, engine_request in planned:
+            self._make_unique(engine_request, driver)
+        prompt_tokens = len(prompts[0].token_ids)
+        hand_off = self._hand_off(request, answer_id, driver, prompt_tokens)
+        transfer_s = prompt_tokens * self._args.kv_transfer_ms_per_token / 1000
+        return Generation(
+            answer_id,
+            model,
+            driver,
+            [choice for choice, _ in planned],
+            [engine_request for _, engine_request in planned],
+            hand_off,
+            transfer_s if hand_off else 0.0,
+        )
+
+    def _truncated(self, request: GenerationRequest, prompt: Prompt) -> Prompt:
+        keep = request.truncate_prompt_tokens
+        if keep == -1:
+            keep = self._args.max_model_len
+        if keep is None or len(prompt.token_ids) <= keep:
+            return prompt
+        return Prompt(prompt.token_ids[len(prompt.token_ids) - keep :], None)
 
     def _max_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
         limit, asked = self._args.max_model_len, request.answer_tokens()
@@ -96,7 +165,7 @@ class Generator:
                 f"{asked or 1} output tokens and your prompt contains {prompt_tokens} tokens. "
                 "Please shorten the prompt or lower max_tokens.",
             )
-        if self._args.worker_type is WorkerType.PREFILL:
+        if self._args.worker_type is WorkerType.PREFILL or asked == 0:
             return 1
         if asked is not None:
             return asked
@@ -115,9 +184,30 @@ class Generator:
             )
         return self._ranks[int(wanted)]
 
-    def _engine_request_id(self, driver: EngineDriver, answer_id: str) -> str:
-        """Return an id that no unfinished request has; mostly the client's own."""
-        return f"{answer_id}#{next(self._serial)}" if driver.knows(answer_id) else answer_id
+    def _check_queue(self, driver: EngineDriver) -> None:
+        """Refuse a request that finds the queue of its rank full (vLLM's admission limits)."""
+        options = self._options
+        for reason, limit, queued in (
+            ("max_num_queued_reqs", options.max_num_queued_reqs, driver.num_queued),
+            (
+                "max_num_queued_tokens",
+                options.max_num_queued_tokens,
+                driver.engine.num_waiting_tokens if driver.num_queued else 0,
+            ),
+        ):
+            if limit and queued >= limit:
+                self.stats.admission_rejected(reason)
+                status = HTTPStatus(options.queue_full_status)
+                raise ApiError(
+                    status,
+                    f"The queue is full: {queued} of {reason} {limit}. Try again later.",
+                    error_type=status.phrase,
+                )
+
+    def _make_unique(self, request: Request, driver: EngineDriver) -> None:
+        """Give a request an id that no unfinished one has; mostly it keeps the client's own."""
+        if driver.knows(request.request_id):
+            request.request_id = f"{request.request_id}#{next(self._serial)}"
 
     def _hand_off(
         self, request: GenerationRequest, answer_id: str, driver: EngineDriver, prompt_tokens: int
@@ -144,3 +234,53 @@ class Generator:
             },
             "disaggregated_params": "dummy",
         }
+
+
+class _ChoicePlanner:
+    """Makes the choices of one request, numbered in the order of prompts, then of samples."""
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        answer_id: str,
+        args: EngineArgs,
+        scripts: ScriptWriter,
+    ) -> None:
+        self._request = request
+        self._answer_id = answer_id
+        self._args = args
+        self._scripts = scripts
+        self._options = TextOptions.of(request, scripts.tokenizer)
+        self._numbers = count()
+
+    def choice(self, prompt: Prompt, max_tokens: int, sample: int) -> tuple[Choice, Request]:
+        """Return the next choice and what the engine is to do for it."""
+        request, index = self._request, next(self._numbers)
+        name = f"{index}_{self._answer_id}" if index else self._answer_id
+        if request.seed is not None and sample:
+            request = msgspec.structs.replace(request, seed=request.seed + sample)
+        script = self._scripts.script(request, prompt, name)
+        wanted = max_tokens if request.ignore_eos else (request.min_tokens or 0)
+        script = script._replace(token_ids=lengthened(script.token_ids, wanted))
+        is_plain = (
+            not script.token_ids
+            and self._options.is_plain
+            and not request.echoes_prompt
+            and not request.return_token_ids
+            and not request.continuous_usage
+        )
+        echo = prompt if request.echoes_prompt else None
+        is_silent = request.answer_tokens() == 0
+        text = None if is_plain else ChoiceText(self._options, script, echo, is_silent=is_silent)
+        return Choice(index, prompt, script, text), Request(
+            name,
+            prompt.token_ids,
+            max_tokens,
+            remote_prefill=request.has_remote_prefill,
+            seed=request.seed,
+            script=script.token_ids,
+            stop_token_ids=self._options.stop_token_ids,
+            min_tokens=self._options.min_tokens,
+            priority=request.priority or 0,
+            cache_salt=request.cache_salt,
+        )

@@ -2,22 +2,23 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
 from aiohttp import web
 
 from mocker_worker.driver import EngineStopped
-from mocker_worker.engine import TokenOutput
 from mocker_worker.lifecycle import Lifecycle, LifeState
+from mocker_worker.server.answering import StreamedAnswer, WholeAnswer
 from mocker_worker.server.answers import (
     DONE,
+    AnswerFormat,
     AnswerHead,
-    ChunkWriter,
-    Usage,
     error_event,
-    full_answer,
+    generated_json,
 )
-from mocker_worker.server.errors import error_body, unavailable
+from mocker_worker.server.errors import ApiError, error_body, unavailable
+from mocker_worker.server.faults import Fault, FaultKind, FaultPlan
 from mocker_worker.server.generation import Generation, Generator
 from mocker_worker.server.requests import (
     ChatRequest,
@@ -36,15 +37,18 @@ class OpenAiApi:
         lifecycle: Lifecycle,
         *,
         model_name: str,
-        max_model_len: int | None,
-        pod_name: str | None,
+        max_model_len: int,
+        faults: FaultPlan,
+        headers: Mapping[str, str],
     ) -> None:
         self._generator = generator
         self._lifecycle = lifecycle
         self._model_name = model_name
         self._max_model_len = max_model_len
+        self._faults = faults
         self._created_s = int(time.time())
-        self._headers = {"X-Pod-Name": pod_name} if pod_name else {}
+        self._headers = headers
+        self._texts = generated_json(generator.tokenizer)
 
     def add_routes(self, app: web.Application) -> None:
         """Add the API's routes."""
@@ -80,53 +84,90 @@ class OpenAiApi:
             raise unavailable(f"the worker is {self._lifecycle.state}")
         self._lifecycle.begin_request()
         try:
+            fault = self._faults.draw(http.headers)
+            if fault is not None and fault.error is not None:
+                raise fault.error
             request = parse(await http.read())
-            generation = self._generator.start(request, http.headers)
+            generation = self._generator.plan(request, http.headers)
             try:
-                return await self._generate(http, request, generation)
+                return await self._generate(http, request, generation, fault)
+            except EngineStopped as error:
+                raise unavailable(str(error)) from error
             finally:
-                generation.driver.cancel(generation.stream)
+                generation.cancel()
         finally:
             self._lifecycle.end_request()
 
     async def _generate(
-        self, http: web.Request, request: GenerationRequest, generation: Generation
+        self,
+        http: web.Request,
+        request: GenerationRequest,
+        generation: Generation,
+        fault: Fault | None,
     ) -> web.StreamResponse:
         head = AnswerHead(
             is_chat=isinstance(request, ChatRequest),
             answer_id=generation.answer_id,
-            model=generation.model,
+            model=request.model or generation.model,
             created_s=int(time.time()),
         )
-        try:
-            tokens = await generation.stream.next_tokens()
-            if request.stream:
-                response = web.StreamResponse(headers=self._headers)
-                response.content_type = "text/event-stream"
-                response.headers["Cache-Control"] = "no-cache"
-                self._close_when_draining(response)
-                await _Streaming(response, request, generation, head).run(http, tokens)
-                return response
-            while tokens[-1].finish_reason is None:
-                tokens += await generation.stream.next_tokens()
-            if generation.transfer_s:
-                await asyncio.sleep(generation.transfer_s)
-        except EngineStopped as error:
-            raise unavailable(str(error)) from error
-        return self._whole(head, generation, tokens)
-
-    def _whole(
-        self, head: AnswerHead, generation: Generation, tokens: list[TokenOutput]
-    ) -> web.Response:
-        body = full_answer(
+        answer_format = AnswerFormat(
             head,
-            [token.token_id for token in tokens],
-            finish_reason=str(tokens[-1].finish_reason),
-            usage=_usage(generation, tokens[0], len(tokens)),
+            request,
+            self._generator.tokenizer,
+            texts=self._texts,
             extra=generation.hand_off,
         )
-        response = web.Response(body=body, content_type="application/json", headers=self._headers)
+        if request.stream:
+            return await self._stream(http, request, generation, answer_format, fault)
+        if fault is not None:
+            _break(http, fault)
+            raise _INJECTED
+        return await self._whole(generation, answer_format)
+
+    async def _whole(self, generation: Generation, answer_format: AnswerFormat) -> web.Response:
+        answer = WholeAnswer(generation.choices, generation.finish)
+        generation.submit()
+        await answer.wait()
+        if generation.transfer_s:
+            await asyncio.sleep(generation.transfer_s)
+        response = web.Response(
+            body=answer_format.whole(answer.choices, answer.usage()),
+            content_type="application/json",
+            headers=self._headers,
+        )
         self._close_when_draining(response)
+        return response
+
+    async def _stream(
+        self,
+        http: web.Request,
+        request: GenerationRequest,
+        generation: Generation,
+        answer_format: AnswerFormat,
+        fault: Fault | None,
+    ) -> web.StreamResponse:
+        answer = StreamedAnswer(
+            generation.choices, generation.finish, continuous_usage=request.continuous_usage
+        )
+        generation.submit()
+        await answer.first_tokens()
+        response = web.StreamResponse(headers=self._headers)
+        response.content_type = "text/event-stream"
+        response.headers["Cache-Control"] = "no-cache"
+        self._close_when_draining(response)
+        try:
+            await answer.begin(http, response, answer_format)
+            if fault is not None:
+                await _break_off(http, response, fault)
+                return response
+            await response.write_eof(
+                await answer.end() + answer.ending(include_usage=request.include_usage)
+            )
+        except EngineStopped as error:
+            await response.write_eof(error_event(error_body(unavailable(str(error)))) + DONE)
+        except ConnectionResetError:
+            pass  # the client has left
         return response
 
     def _close_when_draining(self, response: web.StreamResponse) -> None:
@@ -135,66 +176,16 @@ class OpenAiApi:
             response.force_close()
 
 
-class _Streaming:
-    """One stream of server-sent events, one event per token."""
-
-    def __init__(
-        self,
-        response: web.StreamResponse,
-        request: GenerationRequest,
-        generation: Generation,
-        head: AnswerHead,
-    ) -> None:
-        self._response = response
-        self._generation = generation
-        self._chunks = ChunkWriter(head, extra=generation.hand_off)
-        self._include_usage = request.include_usage
-        self._continuous_usage = request.continuous_usage
-        self._num_tokens = 0
-
-    async def run(self, http: web.Request, tokens: list[TokenOutput]) -> None:
-        """Write until the last token, beginning with `tokens`; a client that left ends it."""
-        try:
-            await self._response.prepare(http)
-            await self._write_all(tokens)
-            await self._response.write_eof()
-        except ConnectionResetError:
-            return
-
-    async def _write_all(self, tokens: list[TokenOutput]) -> None:
-        opening = self._chunks.opening(self._usage_so_far(tokens[0]))
-        await self._response.write(opening + self._events(tokens))
-        try:
-            while tokens[-1].finish_reason is None:
-                tokens = await self._generation.stream.next_tokens()
-                await self._response.write(self._events(tokens))
-        except EngineStopped as error:
-            event = error_event(error_body(unavailable(str(error))))
-            await self._response.write(event + DONE)
-
-    def _events(self, tokens: list[TokenOutput]) -> bytes:
-        events = []
-        for token in tokens:
-            self._num_tokens += 1
-            usage = self._usage_so_far(token)
-            events.append(self._chunks.token(token.token_id, token.finish_reason, usage=usage))
-        last = tokens[-1]
-        if last.finish_reason is not None:
-            if self._include_usage:
-                usage = _usage(self._generation, last, self._num_tokens)
-                events.append(self._chunks.usage(usage))
-            events.append(DONE)
-        return b"".join(events)
-
-    def _usage_so_far(self, token: TokenOutput) -> Usage | None:
-        if not self._continuous_usage:
-            return None
-        return _usage(self._generation, token, self._num_tokens)
+_INJECTED = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "The stream broke (injected fault)")
 
 
-def _usage(generation: Generation, token: TokenOutput, completion_tokens: int) -> Usage:
-    return Usage(
-        prompt_tokens=generation.stream.request.num_prompt_tokens,
-        completion_tokens=completion_tokens,
-        cached_tokens=token.num_cached_tokens,
-    )
+def _break(http: web.Request, fault: Fault) -> None:
+    """Cut the connection, if that is the fault."""
+    if fault.kind is FaultKind.DISCONNECT and http.transport is not None:
+        http.transport.abort()
+
+
+async def _break_off(http: web.Request, response: web.StreamResponse, fault: Fault) -> None:
+    """End a stream that has begun with a fault."""
+    _break(http, fault)
+    await response.write_eof(error_event(error_body(_INJECTED)) + DONE)

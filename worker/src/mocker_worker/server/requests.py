@@ -1,33 +1,42 @@
-"""What clients may ask for: the bodies of chat completions and completions.
+"""What clients may ask for: the bodies of chat completions and completions (vLLM 0.33).
 
 Types and ranges are checked while decoding, meaning afterwards. Unknown fields are ignored, as in
-vLLM; known ones that this engine does not do are answered with 501 unless they have the value
-that changes nothing.
+vLLM, and so is what only changes how a model samples (temperature, penalties); known fields that
+this engine does not do are answered with 501 unless they have the value that changes nothing.
 """
 
-import re
-from typing import Annotated, Any, NoReturn, TypeVar
+from array import array
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
-from mocker_protocol.json_nesting import TooDeep, check_nesting
+from mocker_worker.server.bodies import decode_body
 from mocker_worker.server.errors import InvalidRequest, NotSupported
-from mocker_worker.tokenizer import (
-    TOKEN_TEXTS,
-    can_be_generated,
-    render_chat,
-    tokenize,
-    tool_calls_text,
-)
+from mocker_worker.tokenizer import Tokenizer, tool_calls_text
 
 DEFAULT_COMPLETION_TOKENS = 16
 DEFAULT_CHAT_TOKENS = 128
 """Answer length of a chat that names none, when no `max_model_len` bounds the context."""
+MAX_CHOICES = 1024
+"""Answers that one request may ask for: prompts times `n`."""
+MAX_LOGPROBS = 20
 _MAX_TOKEN_ID = 2**32 - 1
+_MAX_INTEGER = 2**63 - 1
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=_MAX_INTEGER)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INTEGER)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKEN_ID)]
+Integer = Annotated[int, msgspec.Meta(ge=-_MAX_INTEGER, le=_MAX_INTEGER)]
+Logprobs = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOGPROBS)]
+
+
+class Prompt(NamedTuple):
+    """One prompt as the engine sees it."""
+
+    token_ids: Sequence[int]
+    text: str | None
+    """None if the client sent token ids."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -37,6 +46,17 @@ class StreamOptions(msgspec.Struct, frozen=True):
     continuous_usage_stats: bool = False
 
 
+class StructuredOutputs(msgspec.Struct, frozen=True):
+    """What an answer must look like (vLLM's `structured_outputs`); one of the fields."""
+
+    json: str | dict[str, Any] | None = None
+    choice: list[str] | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    structural_tag: str | None = None
+
+
 class Message(msgspec.Struct, frozen=True):
     """One turn of a chat."""
 
@@ -44,24 +64,53 @@ class Message(msgspec.Struct, frozen=True):
     content: str | list[dict[str, Any]] | None = None
     tool_calls: list[Any] | None = None
 
+    @property
+    def text(self) -> str:
+        """The message's text, with earlier tool calls after it.
+
+        Raises:
+            ApiError: with status 400 or 501 if a part of it is no text.
+        """
+        calls = tool_calls_text(self.tool_calls) if self.tool_calls else ""
+        if not isinstance(self.content, list):
+            return (self.content or "") + calls
+        for part in self.content:
+            if part.get("type") != "text":
+                raise NotSupported("messages", "send content parts of type text only")
+            if not isinstance(part.get("text"), str):
+                raise InvalidRequest("messages", "messages.content.text: must be a string")
+        return "".join(part["text"] for part in self.content) + calls
+
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that both kinds of completions have."""
 
     model: str | None = None
-    max_tokens: Positive | None = None
+    max_tokens: Natural | None = None
     min_tokens: Natural | None = None
+    ignore_eos: bool | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
     n: Positive | None = None
-    seed: int | None = None
+    seed: Integer | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    prompt_logprobs: int | None = None
+    stop_token_ids: list[TokenId] | None = None
+    include_stop_str_in_output: bool | None = None
+    prompt_logprobs: Logprobs | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=_MAX_INTEGER)] | None = None
+    priority: Integer | None = None
+    request_id: str | None = None
+    cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    structured_outputs: Any = None
+    structured_outputs: StructuredOutputs | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    use_beam_search: bool | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -84,12 +133,37 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether another worker has computed the prompt."""
         return bool((self.kv_transfer_params or {}).get("do_remote_prefill"))
 
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The strings that end an answer."""
+        stop = self.stop
+        return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+    @property
+    def length_field(self) -> str:
+        """The field that says how long the answer is."""
+        return "max_tokens"
+
+    @property
+    def echoes_prompt(self) -> bool:
+        """Whether the answer begins with the prompt."""
+        return False
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many alternatives are told beside each token's own log probability; None: nothing."""
+        return None
+
     def answer_tokens(self) -> int | None:
         """Return how many tokens are asked for; None when the request does not say."""
         return self.max_tokens
 
-    def prompt_token_ids(self) -> list[int]:
-        """Return the prompt as the engine sees it."""
+    def prompts(self, tokenizer: Tokenizer) -> list[Prompt]:
+        """Return the prompts; `n` answers are wanted to each.
+
+        Raises:
+            ApiError: if there is something in them that no engine or not this one takes.
+        """
         raise NotImplementedError
 
     def check(self) -> None:
@@ -102,25 +176,33 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest(
                 "stream_options", "stream_options: only allowed when stream is true"
             )
+        self._check_length()
+        if "" in self.stops:
+            raise InvalidRequest("stop", "stop: cannot contain an empty string; remove it")
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequest(
+                "prompt_logprobs", "prompt_logprobs: not available when stream is true"
+            )
+        self._check_supported()
+
+    def _check_length(self) -> None:
         asked = self.answer_tokens()
+        if asked == 0:
+            field = self.length_field
+            raise InvalidRequest(field, f"{field}: must be at least 1, got 0")
         if asked is not None and (self.min_tokens or 0) > asked:
             raise InvalidRequest(
-                "min_tokens", f"min_tokens: must be at most max_tokens ({asked}); lower it"
+                "min_tokens", f"min_tokens: must be at most {self.length_field} ({asked}); lower it"
             )
-        if (self.n or 1) != 1:
-            raise NotSupported("n", "leave it at 1")
-        if self.prompt_logprobs is not None:
-            raise NotSupported("prompt_logprobs", "leave it out")
-        if self.structured_outputs:
-            raise NotSupported("structured_outputs", "leave it out")
-        self._check_stops()
 
-    def _check_stops(self) -> None:
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        if any(can_be_generated(stop) for stop in stops):
-            raise NotSupported("stop", "use a string that no generated text can contain")
-        if any(token_id in TOKEN_TEXTS for token_id in self.stop_token_ids or []):
-            raise NotSupported("stop_token_ids", "use ids that are never generated")
+    def _check_supported(self) -> None:
+        for field in ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search"):
+            if getattr(self, field):
+                raise NotSupported(field, "leave it out")
+        outputs = self.structured_outputs
+        for field in ("regex", "grammar", "structural_tag"):
+            if outputs is not None and getattr(outputs, field) is not None:
+                raise NotSupported(f"structured_outputs.{field}", "use json or choice")
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -129,35 +211,58 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     prompt: str | list[str | TokenId | list[TokenId]]
     best_of: Positive | None = None
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: Logprobs | None = None
     suffix: str | None = None
+
+    @property
+    def echoes_prompt(self) -> bool:
+        """Whether the answer begins with the prompt."""
+        return bool(self.echo)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """`logprobs`."""
+        return self.logprobs
 
     def answer_tokens(self) -> int:
         """Return `max_tokens`, by default 16."""
-        return self.max_tokens or DEFAULT_COMPLETION_TOKENS
+        return DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
 
-    def prompt_token_ids(self) -> list[int]:
-        """Take a string, one string in a list, token ids, or one list of them in a list."""
+    def prompts(self, tokenizer: Tokenizer) -> list[Prompt]:
+        """Take a string, token ids, or a list of either."""
         prompt = self.prompt
-        if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-            if len(prompt) > 1:
-                raise NotSupported("prompt", "send one prompt per request")
-            prompt = prompt[0]  # type: ignore[assignment]
         if isinstance(prompt, str):
-            return tokenize(prompt)
-        if any(not isinstance(token_id, int) for token_id in prompt):
-            raise InvalidRequest("prompt", "prompt: token ids and texts cannot be mixed")
-        return list(prompt)  # type: ignore[arg-type]
+            return [Prompt(tokenizer.encode(prompt), prompt)]
+        if not prompt:
+            raise InvalidRequest("prompt", "prompt: is empty; send at least one token")
+        if isinstance(prompt[0], int):
+            return [Prompt(self._ids(prompt), None)]
+        return [self._one(item, tokenizer) for item in prompt]
 
-    def check(self) -> None:
-        """Check what only completions have, too."""
-        GenerationRequest.check(self)
-        if (self.best_of or 1) != 1:
-            raise NotSupported("best_of", "leave it at 1")
-        if self.echo:
-            raise NotSupported("echo", "leave it false")
-        if self.logprobs is not None:
-            raise NotSupported("logprobs", "leave it out")
+    def _one(self, item: str | int | list[int], tokenizer: Tokenizer) -> Prompt:
+        if isinstance(item, int):
+            self._refuse_mixture()
+        if isinstance(item, str):
+            return Prompt(tokenizer.encode(item), item)
+        return Prompt(item, None)
+
+    def _ids(self, prompt: list[Any]) -> Sequence[int]:
+        try:
+            return array("I", prompt)
+        except TypeError:
+            self._refuse_mixture()
+
+    def _refuse_mixture(self) -> NoReturn:
+        raise InvalidRequest("prompt", "prompt: token ids and other prompts cannot be mixed")
+
+    def _check_length(self) -> None:
+        if self.max_tokens != 0 or not self.echo:
+            super()._check_length()
+
+    def _check_supported(self) -> None:
+        super()._check_supported()
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise NotSupported("best_of", "leave it out")
         if self.suffix:
             raise NotSupported("suffix", "leave it out")
 
@@ -166,35 +271,38 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     """Body of `/v1/chat/completions`."""
 
     messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
-    max_completion_tokens: Positive | None = None
+    max_completion_tokens: Natural | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Logprobs | None = None
     tools: list[Any] | None = None
-    tool_choice: Any = None
+    tool_choice: str | dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
+
+    @property
+    def length_field(self) -> str:
+        """The newer field, if it is there."""
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """`top_logprobs` if `logprobs` is true."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     def answer_tokens(self) -> int | None:
         """Return `max_completion_tokens`, else the older `max_tokens`."""
-        return self.max_completion_tokens or self.max_tokens
+        newer = self.max_completion_tokens
+        return self.max_tokens if newer is None else newer
 
-    def prompt_token_ids(self) -> list[int]:
-        """Return the tokens of the rendered chat."""
-        return tokenize(render_chat([(item.role, _content(item)) for item in self.messages]))
+    def prompts(self, tokenizer: Tokenizer) -> list[Prompt]:
+        """Return the rendered chat."""
+        text = tokenizer.render_chat([(message.role, message.text) for message in self.messages])
+        return [Prompt(tokenizer.encode(text), text)]
 
     def check(self) -> None:
         """Check what only chats have, too."""
-        GenerationRequest.check(self)
-        if self.logprobs or self.top_logprobs:
-            raise NotSupported("logprobs", "leave it false")
-        if self.tools and self.tool_choice != "none":
-            raise NotSupported("tools", "leave it out or set tool_choice to none")
-        if (self.response_format or {}).get("type", "text") != "text":
-            raise NotSupported("response_format", "use type text")
-
-
-_Body = TypeVar("_Body", ChatRequest, CompletionRequest)
-_PATH = re.compile(r" - at `\$\.?([^`]*)`$")
-_MISSING = re.compile(r"missing required field `([^`]*)`")
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest("top_logprobs", "top_logprobs: only allowed when logprobs is true")
 
 
 def parse_chat(body: bytes) -> ChatRequest:
@@ -203,52 +311,17 @@ def parse_chat(body: bytes) -> ChatRequest:
     Raises:
         ApiError: with status 400 or 501, naming the field.
     """
-    return _parse(_chat_decoder, body)
-
-
-def parse_completion(body: bytes) -> CompletionRequest:
-    """Parse and check a completion; errors as for chats."""
-    return _parse(_completion_decoder, body)
-
-
-_chat_decoder = msgspec.json.Decoder(ChatRequest)
-_completion_decoder = msgspec.json.Decoder(CompletionRequest)
-
-
-def _parse(decoder: "msgspec.json.Decoder[_Body]", body: bytes) -> _Body:
-    try:
-        check_nesting(body)
-        request = decoder.decode(body)
-    except TooDeep as error:
-        raise InvalidRequest(None, f"the body is refused: {error}; flatten it") from error
-    except msgspec.ValidationError as error:
-        _refuse(str(error))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(None, f"the body is not JSON: {error}") from error
+    request = decode_body(_chat_decoder, body)
     request.check()
     return request
 
 
-def _refuse(message: str) -> NoReturn:
-    """Turn msgspec's text, which ends with the path of the value, into vLLM's error."""
-    path = _PATH.search(message)
-    missing = _MISSING.search(message)
-    field = path[1] if path else ""
-    if missing:
-        field = f"{field}.{missing[1]}" if field else missing[1]
-    text = _PATH.sub("", message)
-    param = re.split(r"[.\[]", field)[0] or None
-    raise InvalidRequest(param, f"{field}: {text}" if field else text)
+def parse_completion(body: bytes) -> CompletionRequest:
+    """Parse and check a completion; errors as for chats."""
+    request = decode_body(_completion_decoder, body)
+    request.check()
+    return request
 
 
-def _content(message: Message) -> str:
-    """Return a message's text, with earlier tool calls after it."""
-    calls = tool_calls_text(message.tool_calls) if message.tool_calls else ""
-    if not isinstance(message.content, list):
-        return (message.content or "") + calls
-    for part in message.content:
-        if part.get("type") != "text":
-            raise NotSupported("messages", "send content parts of type text only")
-        if not isinstance(part.get("text"), str):
-            raise InvalidRequest("messages", "messages.content.text: must be a string")
-    return "".join(part["text"] for part in message.content) + calls
+_chat_decoder = msgspec.json.Decoder(ChatRequest)
+_completion_decoder = msgspec.json.Decoder(CompletionRequest)

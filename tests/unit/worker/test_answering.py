@@ -1,0 +1,142 @@
+import asyncio
+import json
+
+from aiohttp import HttpVersion10, HttpVersion11
+
+from mocker_worker.engine import FinishReason
+from mocker_worker.server.answering import StreamedAnswer, WholeAnswer
+from mocker_worker.server.answers import AnswerFormat, AnswerHead, generated_json
+from mocker_worker.server.choice import Choice, ChoiceText, TextOptions
+from mocker_worker.server.requests import Prompt, parse_completion
+from mocker_worker.server.scripts import RANDOM
+from mocker_worker.tokenizer import BuiltinTokenizer
+
+TOKENIZER = BuiltinTokenizer()
+
+
+class Connection:
+    """Stands for aiohttp's request, response and transport; keeps what is written."""
+
+    def __init__(self, version=HttpVersion11):
+        self.version = version
+        self.transport = self
+        self.raw = b""
+        self.by_aiohttp = b""
+        self.is_gone = False
+
+    async def prepare(self, http):
+        await asyncio.sleep(0)
+
+    def is_closing(self):
+        return self.is_gone
+
+    def write(self, data):
+        self.raw += data
+
+
+class Response(Connection):
+    async def write(self, data):
+        self.by_aiohttp += data
+        await asyncio.sleep(0)
+
+
+def answer_of(*, choices=1, **fields):
+    request = parse_completion(json.dumps({"prompt": "x"} | fields).encode())
+    options = TextOptions.of(request, TOKENIZER)
+    prompt = Prompt((7,), "x")
+    made = [
+        Choice(index, prompt, RANDOM, None if options.is_plain else ChoiceText(options, RANDOM))
+        for index in range(choices)
+    ]
+    finished = []
+    make = StreamedAnswer if request.stream else WholeAnswer
+    more = {"continuous_usage": False} if request.stream else {}
+    answer = make(made, finished.append, **more)
+    head = AnswerHead(is_chat=False, answer_id="a", model="m", created_s=7)
+    texts = generated_json(TOKENIZER)
+    return answer, AnswerFormat(head, request, TOKENIZER, texts=texts, extra={}), finished
+
+
+def texts_of(events):
+    chunks = [json.loads(event[6:]) for event in events.split(b"\n\n") if event]
+    return [chunk["choices"][0]["text"] for chunk in chunks]
+
+
+async def test_an_engine_that_was_ahead_of_a_stop_string_changes_nothing():
+    """Tokens of several passes may wait for the head of the response."""
+    answer, answer_format, finished = answer_of(stream=True, stop=" of")
+    (choice,) = answer.choices
+    for token_id in (100, 101, 102, 103):  # the of and to
+        choice.take([token_id], None)
+    response = Response()
+    async with asyncio.timeout(5):
+        await answer.begin(Connection(), response, answer_format)
+        events = await answer.end()
+
+    assert "".join(texts_of(response.by_aiohttp + events)) == " the"
+    assert finished == [choice]
+    assert choice.num_tokens == 2
+
+
+async def test_tokens_that_come_while_the_head_is_written_follow_it():
+    answer, answer_format, _ = answer_of(stream=True)
+    (choice,) = answer.choices
+    http, response = Connection(), Response()
+    choice.take([100], None)
+    begin = asyncio.create_task(answer.begin(http, response, answer_format))
+    await asyncio.sleep(0)
+    choice.take([101], None)
+    await begin
+    choice.take([102], None)
+    choice.take([103], FinishReason.LENGTH)
+    end = await answer.end()
+
+    chunks = http.raw.split(b"\r\n")
+    assert [int(size, 16) for size in chunks[:-1:2]] == [len(data) for data in chunks[1::2]]
+    assert texts_of(response.by_aiohttp + b"".join(chunks[1::2]) + end) == [
+        " the",
+        " of",
+        " and",
+        " to",
+    ]
+
+
+async def test_a_client_of_http_1_0_gets_no_chunks():
+    answer, answer_format, _ = answer_of(stream=True)
+    (choice,) = answer.choices
+    http = Connection(HttpVersion10)
+    choice.take([100], None)
+    await answer.begin(http, Response(), answer_format)
+    choice.take([101], None)
+
+    assert texts_of(http.raw) == [" of"]
+
+
+async def test_nothing_is_written_to_a_client_that_has_left():
+    answer, answer_format, _ = answer_of(stream=True)
+    (choice,) = answer.choices
+    http = Connection()
+    choice.take([100], None)
+    await answer.begin(http, Response(), answer_format)
+    http.is_gone = True
+    choice.take([101], None)
+
+    assert http.raw == b""
+
+
+async def test_a_whole_answer_waits_for_the_slowest_of_its_choices():
+    answer, answer_format, finished = answer_of(choices=2)
+    first, second = answer.choices
+    first.take([100, 101], FinishReason.LENGTH)
+    waiting = asyncio.create_task(answer.wait())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    second.take([102], None)
+    second.take([103], FinishReason.LENGTH)
+    await asyncio.wait_for(waiting, 5)
+
+    body = json.loads(answer_format.whole(answer.choices, answer.usage()))
+    assert [choice["text"] for choice in body["choices"]] == [" the of", " and to"]
+    assert body["usage"]["completion_tokens"] == 4
+    assert body["usage"]["prompt_tokens"] == 1
+    assert len(finished) == 2

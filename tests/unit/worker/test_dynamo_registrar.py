@@ -1,0 +1,170 @@
+"""Registration with Dynamo, against an etcd gateway of our own."""
+
+import asyncio
+import base64
+import contextlib
+import json
+
+import pytest
+from aiohttp import web
+
+from mocker_protocol.dynamo_discovery import DiscoveredWorker
+from mocker_protocol.engine_args import EngineArgs
+from mocker_protocol.names import Component
+from mocker_worker.events import dynamo_registrar
+from mocker_worker.events.dynamo_registrar import DynamoRegistrar
+
+WORKER = DiscoveredWorker(
+    component=Component("dynamo", "backend"),
+    worker_id=0xABC,
+    model="mock",
+    address="10.0.0.1:8000",
+    args=EngineArgs(),
+    publisher_ids=[11, 12],
+)
+LEFT_OVER = (
+    "v1/event_sources/namespace/dynamo/component/backend/endpoint/generate/topic/kv-events/5"
+)
+
+
+class Etcd:
+    """Keys and leases behind the JSON gateway."""
+
+    def __init__(self):
+        self.keys = {}
+        self.leases = {}
+        self.granted = 0
+        self.is_broken = False
+
+    def app(self):
+        app = web.Application()
+        app.router.add_post("/v3/{operation:.+}", self._handle)
+        return app
+
+    async def _handle(self, request):
+        if self.is_broken:
+            return web.json_response({"error": "broken"}, status=503)
+        operation = request.match_info["operation"].replace("/", "_")
+        return web.json_response(getattr(self, operation)(await request.json()))
+
+    def lease_grant(self, body):
+        self.granted += 1
+        self.leases[str(self.granted)] = body["TTL"]
+        return {"ID": str(self.granted), "TTL": str(body["TTL"])}
+
+    def lease_keepalive(self, body):
+        ttl = self.leases.get(body["ID"])
+        return {"result": {"ID": body["ID"]} | ({"TTL": str(ttl)} if ttl else {})}
+
+    def lease_revoke(self, body):
+        self.leases.pop(body["ID"], None)
+        self.keys = {key: item for key, item in self.keys.items() if item[1] != body["ID"]}
+        return {}
+
+    def kv_put(self, body):
+        assert body["lease"] in self.leases
+        self.put(base64.b64decode(body["key"]).decode(), body["value"], body["lease"])
+        return {}
+
+    def kv_range(self, body):
+        start, end = (base64.b64decode(body[name]).decode() for name in ("key", "range_end"))
+        found = [key for key in self.keys if start <= key < end]
+        return {"kvs": [{"key": _base64(key), "value": self.keys[key][0]} for key in found]}
+
+    def kv_deleterange(self, body):
+        del self.keys[base64.b64decode(body["key"]).decode()]
+        return {"deleted": "1"}
+
+    def put(self, key, value, lease):
+        self.keys[key] = (value, lease)
+
+    def document(self, key):
+        return json.loads(base64.b64decode(self.keys[key][0]))
+
+
+def _base64(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.fixture
+async def etcd(monkeypatch):
+    monkeypatch.setattr(dynamo_registrar, "_KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(dynamo_registrar, "_RETRY_S", 0.01)
+    monkeypatch.setattr(dynamo_registrar, "_SETTLE_S", 0.01)
+    etcd = Etcd()
+    runner = web.AppRunner(etcd.app())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    etcd.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield etcd
+    await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def registrar_of(*endpoints):
+    told = []
+    registrar = DynamoRegistrar(endpoints, WORKER, on_registered=lambda: told.append(True))
+    task = asyncio.create_task(registrar.run())
+    try:
+        yield registrar, told
+    finally:
+        registrar.leave()
+        async with asyncio.timeout(10):
+            await task
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - only asking tells
+            await asyncio.sleep(0.01)
+
+
+async def test_all_records_hang_on_one_lease_and_go_with_it(etcd):
+    async with registrar_of(etcd.url) as (registrar, told):
+        await until(lambda: told)
+        assert set(etcd.keys) == {record.key for record in WORKER.records()}
+        assert {lease for _, lease in etcd.keys.values()} == {"1"}
+        instance = etcd.document("v1/instances/dynamo/backend/generate/abc")
+        assert instance["transport"] == {"tcp": "10.0.0.1:8000/abc/dynamo/backend/generate"}
+
+        registrar.leave()
+        await registrar.wait_until_gone(10)
+        assert (etcd.keys, etcd.leases) == ({}, {})
+
+
+async def test_a_lease_that_expired_is_replaced_and_blocks_are_told_again(etcd):
+    async with registrar_of(etcd.url) as (_, told):
+        await until(lambda: len(told) == 1)
+        etcd.lease_revoke({"ID": "1"})
+        await until(lambda: len(told) == 2)
+
+        assert {lease for _, lease in etcd.keys.values()} == {"2"}
+
+
+async def test_an_etcd_that_is_away_is_waited_for_and_said_once(etcd, caplog):
+    etcd.is_broken = True
+    async with registrar_of("http://127.0.0.1:1", etcd.url) as (_, told):
+        await until(lambda: len(caplog.records) >= 1)
+        etcd.is_broken = False
+        await until(lambda: told)
+
+    assert len([r for r in caplog.records if "cannot register" in r.message]) == 1
+
+
+async def test_sources_of_an_earlier_process_of_this_worker_are_removed(etcd):
+    ours = {"publisher_id": 5, "metadata": {"worker": {"worker_id": 0xABC, "dp_rank": 0}}}
+    theirs = {"publisher_id": 6, "metadata": {"worker": {"worker_id": 0xDEF, "dp_rank": 0}}}
+    etcd.put(LEFT_OVER, _base64(json.dumps(ours)), "old")
+    etcd.put(LEFT_OVER[:-1] + "6", _base64(json.dumps(theirs)), "old")
+    etcd.put(LEFT_OVER[:-1] + "7", _base64("no source"), "old")
+    async with registrar_of(etcd.url) as (_, told):
+        await until(lambda: told)
+        assert LEFT_OVER not in etcd.keys
+        assert {LEFT_OVER[:-1] + "6", LEFT_OVER[:-1] + "7"} <= set(etcd.keys)
+
+
+async def test_leaving_while_etcd_is_away_ends_at_once(etcd):
+    etcd.is_broken = True
+    async with registrar_of(etcd.url) as (registrar, _):
+        registrar.leave()
+        await registrar.wait_until_gone(10)

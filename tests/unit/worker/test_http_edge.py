@@ -1,0 +1,148 @@
+import asyncio
+import io
+import json
+
+import aiohttp
+import pytest
+
+from mocker_worker.server.app import MAX_BODY_BYTES
+
+PROMPT = {"prompt": "Hi", "max_tokens": 2}
+
+
+async def call(worker, method, path, **arguments):
+    """Return status, headers and body of an answer."""
+    async with (
+        aiohttp.ClientSession(worker.listening.result()) as session,
+        session.request(method, path, **arguments) as response,
+    ):
+        return response.status, response.headers, await response.read()
+
+
+async def raw(worker, request):
+    """Send bytes on a connection of its own; return all that comes until it is closed."""
+    host, port = worker.listening.result().removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    writer.write_eof()
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/none", "/v1/models/", "/%ff", "/tokenize/x"])
+async def test_unknown_routes_are_not_found(run_worker, path):
+    async with run_worker() as worker:
+        status, _, body = await call(worker, "GET", path)
+
+        assert status == 404
+        assert json.loads(body)["error"]["type"] == "NotFoundError"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/completions", "POST"),
+        ("DELETE", "/v1/models", "GET,HEAD"),
+        ("OPTIONS", "/v1/chat/completions", "POST"),
+        ("PUT", "/admin/config", "GET,HEAD,POST"),
+        ("PROPFIND", "/health", "GET,HEAD"),
+    ],
+)
+async def test_wrong_methods_are_told_the_right_ones(run_worker, method, path, allowed):
+    async with run_worker() as worker:
+        status, headers, body = await call(worker, method, path)
+
+        assert (status, headers["Allow"]) == (405, allowed)
+        assert json.loads(body)["error"]["code"] == 405
+
+
+async def test_heads_have_no_body(run_worker):
+    async with run_worker() as worker:
+        for path in ("/health", "/metrics", "/v1/models", "/openapi.json"):
+            assert (await call(worker, "HEAD", path))[::2] == (200, b"")
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "x"])
+async def test_json_is_taken_under_any_content_type(run_worker, content_type):
+    async with run_worker() as worker:
+        status, _, _ = await call(
+            worker,
+            "POST",
+            "/v1/completions",
+            data=json.dumps(PROMPT),
+            headers={"Content-Type": content_type},
+        )
+        assert status == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/detokenize", "/admin/config"])
+async def test_what_is_no_json_is_refused(run_worker, path):
+    async with run_worker() as worker:
+        for body in (b"", b"{", b"\x00", b"prompt=Hi", b"\xff", b"nul", b"[" * 5000):
+            status, _, answer = await call(worker, "POST", path, data=body)
+            assert (status, json.loads(answer)["error"]["code"]) == (400, 400)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/detokenize", "/admin/config"])
+async def test_a_body_that_is_too_long_is_refused(run_worker, path):
+    async with run_worker() as worker:
+        try:
+            status, _, _ = await call(
+                worker, "POST", path, data=io.BytesIO(bytes(MAX_BODY_BYTES + 1))
+            )
+        except aiohttp.ClientOSError:
+            pytest.skip("the connection was closed before the answer could be read")
+        assert status == 413
+
+
+async def test_a_body_that_is_not_what_its_encoding_says_is_refused(run_worker):
+    async with run_worker() as worker:
+        for encoding in ("gzip", "deflate", "br", "zstd"):
+            status, _, _ = await call(
+                worker,
+                "POST",
+                "/tokenize",
+                data=b"nonsense",
+                headers={"Content-Encoding": encoding},
+            )
+            assert status == 400
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"nonsense\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /health HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_what_is_no_http_does_not_disturb_the_worker(run_worker, request_bytes):
+    async with run_worker() as worker:
+        answer = await raw(worker, request_bytes)
+
+        assert not answer or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
+        assert (await call(worker, "GET", "/health"))[0] == 200
+        assert worker.lifecycle.in_flight == 0
+
+
+async def test_requests_are_counted_by_route_and_probes_are_not(run_worker):
+    async with run_worker() as worker:
+        for path in ("/health", "/metrics", "/load", "/ping", "/version"):
+            await call(worker, "GET", path)
+        await call(worker, "POST", "/v1/completions", json=PROMPT)
+        await call(worker, "POST", "/v1/completions", json=PROMPT | {"stream": True})
+        await call(worker, "POST", "/v1/completions", json={})
+        await call(worker, "GET", "/none/1")
+        await call(worker, "PROPFIND", "/none/2")
+
+        assert worker._http_stats.requests == {
+            ("/v1/completions", "POST", "2xx"): 2,
+            ("/v1/completions", "POST", "4xx"): 1,
+            ("none", "GET", "4xx"): 1,
+            ("none", "other", "4xx"): 1,
+        }
