@@ -1,9 +1,10 @@
 """Runs every tier of tests that this machine allows, and says what it left out and why.
 
-Tiers: unit < nats < kmock < apiserver < cluster. The quick ones need nothing but `.venv`;
-`apiserver` needs the API server's binaries and `cluster` a cluster, which are made here where
-they are missing and taken down again at the end, also after Ctrl-C or SIGTERM. A tier whose
-ground cannot be prepared does not keep the others from running. With CI=true none may be left out.
+Tiers: unit < nats < kmock < apiserver < judges < cluster. The quick ones need nothing but `.venv`;
+`apiserver` needs the API server's binaries, `judges` etcd and foreign programs, and `cluster` a
+cluster. All of that is made here where it is missing, and the cluster is taken down again at the
+end, also after Ctrl-C or SIGTERM. A tier whose ground cannot be prepared does not keep the others
+from running. With CI=true none may be left out.
 
     hack/test.py [TIER ...] [-- PYTEST ARGUMENTS]
 """
@@ -17,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
-TIERS = ("unit", "nats", "kmock", "apiserver", "cluster")
+TIERS = ("unit", "nats", "kmock", "apiserver", "judges", "cluster")
 CLUSTER = "mocker-test"
 IMAGE = "localhost/mocker:test"
 _NOT_TO_BE_HAD = 3
-"""Exit code of hack/cluster.py when this machine cannot have what was asked for."""
+"""Exit code of the programs in hack/ when this machine cannot have what was asked for."""
 _INTERRUPTED = 130
 
 
@@ -77,7 +78,8 @@ def _is_fault(reason: PreparationFailed) -> bool:
 def _prepare(tiers: list[str], not_run: dict[str, PreparationFailed]) -> dict[str, str]:
     """Make the tiers' ground; return pytest's environment, and add to `not_run` what failed."""
     environment = dict(os.environ)
-    for tier, prepare in (("apiserver", _assets), ("cluster", _cluster)):
+    grounds = (("apiserver", _assets), ("judges", _judges), ("cluster", _cluster))
+    for tier, prepare in grounds:
         if tier in tiers:
             try:
                 environment |= prepare()
@@ -97,7 +99,12 @@ def _clean_up() -> None:
 
 
 def _assets() -> dict[str, str]:
-    return {"KUBEBUILDER_ASSETS": _cluster_command("assets").strip().splitlines()[-1]}
+    return {"KUBEBUILDER_ASSETS": _last_line(_cluster_command("assets"))}
+
+
+def _judges() -> dict[str, str]:
+    folder = _last_line(_command("judges.py", "install"))
+    return _assets() | {"MOCKER_JUDGES": folder}
 
 
 def _cluster() -> dict[str, str]:
@@ -120,14 +127,22 @@ def exported(line: str) -> tuple[str, str]:
 
 
 def _cluster_command(*arguments: str) -> str:
-    """Run hack/cluster.py; its progress goes to the terminal, its answer is returned."""
-    command = [sys.executable, str(ROOT / "hack/cluster.py"), *arguments]
+    return _command("cluster.py", *arguments)
+
+
+def _command(program: str, *arguments: str) -> str:
+    """Run a program of hack/; its progress goes to the terminal, its answer is returned."""
+    command = [sys.executable, str(ROOT / "hack" / program), *arguments]
     code, said = _run(command, stdout=subprocess.PIPE)
     if code:
         reason = next(iter(said.strip().splitlines()), "see above")
         failed = NotToBeHad if code == _NOT_TO_BE_HAD else PreparationFailed
-        raise failed(f"`hack/cluster.py {arguments[0]}` ended with {code}: {reason}")
+        raise failed(f"`hack/{program} {arguments[0]}` ended with {code}: {reason}")
     return said
+
+
+def _last_line(said: str) -> str:
+    return said.strip().splitlines()[-1]
 
 
 def _pytest(tiers: list[str], arguments: list[str], environment: dict[str, str]) -> int:

@@ -8,34 +8,40 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import TypeAlias
 
 from testbed import clusters, debian, docker, images, tools
 from testbed.console import Console
 from testbed.errors import TestbedError, Unavailable
 from testbed.workshop import Workshop, cache_folder
 
-_Command = Callable[[Workshop, argparse.Namespace], None]
+Command: TypeAlias = Callable[[Workshop, argparse.Namespace], None]
 _FAILED = 1
 _UNAVAILABLE = 3
 _INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command; 2 for wrong usage, else what `carry_out` returns."""
+    chosen = _parser().parse_args(arguments)
+    return carry_out("cluster.py", _COMMANDS[chosen.command], chosen)
+
+
+def carry_out(program: str, command: Command, chosen: argparse.Namespace) -> int:
+    """Run a command of one of the programs in hack/, with its cache and its console.
 
     Returns:
-        0 when it did its work, 1 when it failed, 2 for wrong usage, 3 when this machine cannot have
-        what was asked for, 130 when interrupted.
+        0 when it did its work, 1 when it failed, 3 when this machine cannot have what was asked
+        for, 130 when interrupted.
     """
-    chosen = _parser().parse_args(arguments)
     os.environ["PATH"] = with_system_folders(os.environ.get("PATH", os.defpath))
     console = Console()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        _COMMANDS[chosen.command](Workshop.at(cache_folder(dict(os.environ)), console), chosen)
+        command(Workshop.at(cache_folder(dict(os.environ)), console), chosen)
     except TestbedError as error:
-        console.say(f"cluster.py {chosen.command}: {error}")
+        console.say(f"{program} {chosen.command}: {error}")
         if chosen.command != "env" and not sys.stdout.isatty():
             print(error)  # whoever reads the answer gets the reason; a shell would run `env`'s
         return _UNAVAILABLE if isinstance(error, Unavailable) else _FAILED
@@ -93,7 +99,7 @@ def _image_for_given() -> str:
     )
 
 
-def _unless_given(command: _Command, left_undone: str) -> _Command:
+def _unless_given(command: Command, left_undone: str) -> Command:
     """Do nothing but say so when the user brought a cluster."""
 
     def run(shop: Workshop, chosen: argparse.Namespace) -> None:
@@ -160,7 +166,7 @@ def _env(shop: Workshop, chosen: argparse.Namespace) -> None:
     print("\n".join(clusters.shell_lines(shop, chosen.name, _given_cluster())))
 
 
-_COMMANDS: dict[str, _Command] = {
+_COMMANDS: dict[str, Command] = {
     "up": _up,
     "down": _unless_given(_down, "that cluster is left alone"),
     "assets": _assets,

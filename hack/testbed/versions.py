@@ -14,6 +14,7 @@ CRICTL: Final = "v1.34.0"
 ETCD: Final = "v3.6.5"
 COREDNS: Final = "v1.12.1"
 DEBIAN: Final = "bookworm"
+PROMETHEUS: Final = "v0.312.0"  # the Go module's number for Prometheus 3.12
 
 # Of the same Kubernetes line as the node image built here, so that both kinds of cluster agree.
 STOCK_NODE_IMAGE: Final = "kindest/node:v1.34.0"

@@ -42,6 +42,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(runner, "_run", run)
     monkeypatch.setattr(runner, "_assets", dict)
+    monkeypatch.setattr(runner, "_judges", dict)
     monkeypatch.setattr(runner, "_cluster", dict)
     monkeypatch.setattr(runner.signal, "signal", lambda *_: None)
     monkeypatch.delenv("CI", raising=False)
