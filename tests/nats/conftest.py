@@ -30,13 +30,14 @@ class NatsServer:
     def url(self):
         return f"nats://127.0.0.1:{self._port}"
 
-    def start(self):
+    def start(self, *, jetstream=True):
         ports = self._folder / "ports"
         ports.mkdir(exist_ok=True)
         self._process = subprocess.Popen(
             [
                 *(str(BINARY), "-a", "127.0.0.1", "-p", str(self._port)),
-                *("-js", "-sd", str(self._storage), "--ports_file_dir", str(ports)),
+                *("--ports_file_dir", str(ports)),
+                *(("-js", "-sd", str(self._storage)) if jetstream else ()),
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

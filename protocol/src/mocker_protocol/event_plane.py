@@ -38,7 +38,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
 
 
-class _Block(msgspec.Struct, frozen=True):
+class _Block(msgspec.Struct, frozen=True, gc=False):
     block_hash: int
     tokens_hash: int
     mm_extra_info: object = None
@@ -118,15 +118,6 @@ def decode_router_events(payload: bytes) -> list[RouterEvent]:
         )
         for item in _events.decode(payload)
     ]
-
-
-def count_blocks(event: KvCacheEvent) -> int:
-    """Return how much of `MAX_BLOCKS` an event takes."""
-    match event:
-        case BlockStored(blocks=named) | BlockRemoved(named):
-            return len(named)
-        case AllBlocksCleared():
-            return 0
 
 
 def _data(event: KvCacheEvent) -> _Data | str:

@@ -43,6 +43,15 @@ class AllBlocksCleared:
 KvCacheEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared
 
 
+def count_blocks(event: KvCacheEvent) -> int:
+    """Return how many blocks an event names."""
+    match event:
+        case BlockStored(blocks=named) | BlockRemoved(named):
+            return len(named)
+        case AllBlocksCleared():
+            return 0
+
+
 @dataclass(frozen=True, slots=True)
 class RouterEvent:
     """One event of one worker and rank, as read back."""
@@ -53,7 +62,7 @@ class RouterEvent:
     dp_rank: int = 0
 
 
-class _Block(msgspec.Struct, frozen=True):
+class _Block(msgspec.Struct, frozen=True, gc=False):
     block_hash: int
     tokens_hash: int
 

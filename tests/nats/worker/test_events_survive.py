@@ -152,7 +152,7 @@ async def test_a_stream_that_was_lost_ends_with_the_cache(nats_server, nats_clie
 
 async def test_a_long_outage_ends_with_the_cache(nats_server, nats_client):
     async with rig_of(nats_server, NatsFormat.JETSTREAM) as rig:
-        rig.worker._outside._nats.transport._outbox._max_events = 20
+        rig.worker._outside._nats.transport._outbox._max_places = 20
         await rig.ask(8)
         nats_server.stop()
         await rig.until_down()

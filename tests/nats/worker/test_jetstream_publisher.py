@@ -25,8 +25,9 @@ COMPONENT = Component("dynamo", "backend")
 CLEARED = AllBlocksCleared()
 
 
-def stored(value, parent=None):
-    return BlockStored(parent, (BlockHash(value, value),))
+def stored(value, parent=None, count=1):
+    blocks = tuple(BlockHash(item, item) for item in range(value, value + count))
+    return BlockStored(parent, blocks)
 
 
 SNAPSHOT = [stored(7), stored(8, 7)]
@@ -301,3 +302,66 @@ async def test_what_is_withdrawn_at_the_end_of_an_overflow_reaches_the_stream(
 
         events = await stored_events(nats_client)
         assert [(event.event_id, event.event) for event in events] == [(11, CLEARED)]
+
+
+async def test_a_withdrawal_that_a_new_stream_lost_is_told_again(nats_server):
+    async with rig_of(nats_server) as rig:
+        rig.hub.start()
+        rig.hub.publish(0, [stored(1)])
+        rig.start()
+        await rig.publisher.flush(20)
+        nats_server.stop()
+        await rig.until_down()
+        nats_server.lose_storage()
+        rig.hub.withdraw()
+        nats_server.start()
+        await rig.connection.wait_until_up()
+        await rig.publisher.flush(20)
+
+        client = await nats.connect(nats_server.url)
+        events = await stored_events(client)
+        await client.close()
+        assert [(event.event_id, event.event) for event in events] == [(3, CLEARED)]
+
+
+async def test_long_prompts_of_an_outage_are_bounded_in_memory_and_made_good(
+    nats_server, nats_client
+):
+    long = [stored(100_000 * value, count=1024) for value in range(1, 200)]
+    async with rig_of(nats_server) as rig:
+        for event in long:
+            rig.hub.publish(0, [event])
+            assert len(rig.publisher._outbox) <= 128
+        assert rig.publisher.dropped_events > 0
+        rig.start()
+        await rig.publisher.flush(20)
+
+        events = await stored_events(nats_client)
+        assert contents(events)[-3:] == [CLEARED, *SNAPSHOT]
+
+
+async def test_a_stream_that_takes_no_more_is_said_once_and_gets_everything_in_the_end(
+    nats_server, nats_client, monkeypatch, caplog
+):
+    monkeypatch.setattr("mocker_worker.events.jetstream_publisher._RETRY_S", 0.01)
+    jetstream, name = nats_client.jetstream(), COMPONENT.kv_event_stream
+    limits = {"name": name, "subjects": [f"{name}.*"], "discard": "new"}
+    await jetstream.add_stream(**limits, max_msgs=2)
+    async with rig_of(nats_server) as rig:
+        rig.hub.publish(0, [BlockRemoved((value,)) for value in range(5)])
+        rig.start()
+        await rig.until_published(2)
+        asked = rig.connection._num_asked
+        async with asyncio.timeout(20):
+            while rig.connection._num_asked < asked + 3:  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.01)
+        assert rig.publisher.published_events == 2
+        warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert warnings == ["KV events wait: maximum messages exceeded"]
+
+        await jetstream.update_stream(**limits, max_msgs=-1)
+        await rig.publisher.flush(20)
+        assert contents(await stored_events(nats_client)) == [
+            BlockRemoved((value,)) for value in range(5)
+        ]
+        assert rig.hub.resynchronizations == 0

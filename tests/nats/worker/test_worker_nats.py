@@ -1,11 +1,17 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 from nats.js.errors import KeyNotFoundError, NotFoundError, ServiceUnavailableError
 
 from mocker_protocol.engine_args import EngineArgs
-from mocker_protocol.event_plane import decode_envelope
+from mocker_protocol.event_plane import (
+    KV_EVENTS_TOPIC,
+    Envelope,
+    decode_envelope,
+    encode_envelope,
+)
 from mocker_protocol.forward_pass import TOPIC, decode_forward_pass
 from mocker_protocol.kv_events import AllBlocksCleared, BlockStored, decode_router_event
 from mocker_protocol.load_report import LOAD_TOPIC, decode_active_load, decode_load_event
@@ -333,3 +339,41 @@ async def test_events_without_nats_fail(nats_server, run_events):
     nats_server.stop()
 
     assert await run_events("--nats-url", nats_server.url, "--no-follow") == (1, [])
+
+
+async def test_events_without_jetstream_fail(nats_server, run_events):
+    nats_server.stop()
+    nats_server.start(jetstream=False)
+
+    for flag in ("--no-follow", "--from-start"):
+        assert await run_events("--nats-url", nats_server.url, flag) == (1, [])
+
+
+async def test_event_plane_events_that_json_cannot_say_are_printed(
+    nats_server, nats_client, run_events
+):
+    event = {
+        "worker_id": 1,
+        "storage_tier": "device",
+        "event": {"event_id": 0, "data": "cleared", "dp_rank": 0},
+        "extra": {b"key": b"\xff", "time": msgspec.msgpack.Ext(5, b"x")},
+    }
+    message = encode_envelope(
+        Envelope(
+            publisher_id=1,
+            sequence=0,
+            published_at=0,
+            topic=KV_EVENTS_TOPIC,
+            payload=msgspec.msgpack.encode([event]),
+        )
+    )
+    flags = ("--format", "dynamo-event-plane", "--component", "backend", "--output", "json")
+    run = run_events("--nats-url", nats_server.url, *flags, "--count", "1")
+    printing = asyncio.create_task(run)
+    while not printing.done():
+        await nats_client.publish(BACKEND.endpoint_subject(KV_EVENTS_TOPIC), message)
+        await asyncio.wait([printing], timeout=0.05)
+
+    code, lines = await printing
+    assert code == 0
+    assert json.loads(lines[0])["router_event"]["event"] == event["event"]

@@ -1,7 +1,6 @@
 """The event plane of Dynamo 1.x, byte for byte."""
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +8,6 @@ from mocker_protocol.block_hash import BlockHash, hash_blocks
 from mocker_protocol.event_plane import (
     KV_EVENTS_TOPIC,
     Envelope,
-    count_blocks,
     decode_envelope,
     decode_router_events,
     encode_envelope,
@@ -80,15 +78,3 @@ def test_the_envelope_is_a_map_with_a_binary_payload():
         ("payload", b"x"),
     ]
     assert decode_envelope(message) == envelope
-
-
-@pytest.mark.parametrize(
-    ("event", "blocks"),
-    [
-        (BlockStored(None, (BlockHash(1, 1), BlockHash(2, 2))), 2),
-        (BlockRemoved((1, 2, 3)), 3),
-        (AllBlocksCleared(), 0),
-    ],
-)
-def test_blocks_are_counted(event, blocks):
-    assert count_blocks(event) == blocks

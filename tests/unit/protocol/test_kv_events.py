@@ -11,6 +11,7 @@ from mocker_protocol.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
+    count_blocks,
     decode_router_event,
     encode_router_event,
 )
@@ -92,3 +93,15 @@ def test_rubbish_is_a_value_error(payload):
 def test_no_payload_raises_anything_but_a_value_error(payload):
     with suppress(ValueError):
         decode_router_event(payload)
+
+
+@pytest.mark.parametrize(
+    ("event", "blocks"),
+    [
+        (BlockStored(None, (BlockHash(1, 1), BlockHash(2, 2))), 2),
+        (BlockRemoved((1, 2, 3)), 3),
+        (AllBlocksCleared(), 0),
+    ],
+)
+def test_blocks_are_counted(event, blocks):
+    assert count_blocks(event) == blocks

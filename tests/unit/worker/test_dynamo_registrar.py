@@ -35,6 +35,8 @@ class Etcd:
         self.leases = {}
         self.granted = 0
         self.is_broken = False
+        self.odd_answers = {}
+        """What operations answer instead, as bytes."""
 
     def app(self):
         app = web.Application()
@@ -45,6 +47,8 @@ class Etcd:
         if self.is_broken:
             return web.json_response({"error": "broken"}, status=503)
         operation = request.match_info["operation"].replace("/", "_")
+        if operation in self.odd_answers:
+            return web.Response(body=self.odd_answers[operation])
         return web.json_response(getattr(self, operation)(await request.json()))
 
     def lease_grant(self, body):
@@ -149,6 +153,44 @@ async def test_an_etcd_that_is_away_is_waited_for_and_said_once(etcd, caplog):
         await until(lambda: told)
 
     assert len([r for r in caplog.records if "cannot register" in r.message]) == 1
+
+
+@pytest.mark.parametrize(
+    ("operation", "answer"),
+    [
+        ("lease_grant", b"{}"),
+        ("lease_grant", b"[]"),
+        ("lease_grant", b"no JSON"),
+        ("lease_grant", b"\xff\xfe"),
+        ("lease_grant", b""),
+        ("kv_range", b'{"kvs": null}'),
+        ("kv_range", b'{"kvs": 7}'),
+        ("kv_range", b'{"kvs": [7]}'),
+        ("kv_range", b'{"kvs": [{"key": 7}]}'),
+        ("kv_range", b'{"kvs": [{"key": "a"}]}'),
+        ("lease_keepalive", b"{}"),
+        ("lease_keepalive", b'{"result": null}'),
+        ("lease_keepalive", b'{"result": {"TTL": "soon"}}'),
+        ("lease_keepalive", b'{"result": {"TTL": null}}'),
+    ],
+)
+async def test_an_etcd_that_answers_oddly_is_tried_until_it_answers_well(
+    etcd, caplog, operation, answer
+):
+    etcd.odd_answers[operation] = answer
+    async with registrar_of(etcd.url) as (_, told):
+        await until(lambda: len(caplog.records) >= 1)
+        del etcd.odd_answers[operation]
+        registered = len(told)
+        await until(lambda: len(told) > registered)
+        await until(lambda: {lease for _, lease in etcd.keys.values()} == set(etcd.leases))
+
+
+async def test_no_record_is_put_without_a_lease(etcd, caplog):
+    etcd.odd_answers["lease_grant"] = b'{"TTL": "10"}'
+    async with registrar_of(etcd.url) as (_, told):
+        await until(lambda: len(caplog.records) >= 1)
+        assert (etcd.keys, told) == ({}, [])
 
 
 async def test_sources_of_an_earlier_process_of_this_worker_are_removed(etcd):

@@ -94,9 +94,20 @@ def test_nothing_comes_after_the_withdrawal(hub, transports):
     hub.publish(0, [stored(1)])
     hub.withdraw()
     hub.publish(0, [stored(2)])
-    hub.resynchronize(0)
 
     assert transports[0].events == [(0, 0, stored(1)), (0, 1, CLEARED), (1, 0, CLEARED)]
+
+
+def test_a_withdrawal_that_a_transport_lost_is_told_again(hub, transports):
+    hub.publish(0, [stored(1)])
+    hub.withdraw()
+    hub.resynchronize(0)
+
+    assert [event for event in transports[0].events if event.dp_rank == 0] == [
+        (0, 0, stored(1)),
+        (0, 1, CLEARED),
+        (0, 2, CLEARED),
+    ]
 
 
 def test_without_a_transport_nothing_is_made():

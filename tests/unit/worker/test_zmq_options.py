@@ -186,7 +186,13 @@ def test_dynamo_ports_bind_all_addresses():
         (
             ON | {"replay_endpoint": "tcp://*:5558"},
             {"dp_size": 2},
-            "replay_endpoint: a rank needs port 5558",
+            "--kv-events-config: replay_endpoint: a rank needs port 5558",
+        ),
+        (
+            None,
+            {"zmq_kv_events_port": 5557, "zmq_replay_port": 5557},
+            "zmq_kv_events_port, zmq_replay_port: replay_endpoint: a rank needs port 5557, which "
+            "endpoint has taken; move it 1 or more ports away",
         ),
     ],
 )
@@ -199,7 +205,9 @@ def test_a_topic_is_filled_in():
     names = {"pod_ip": "10.0.0.7", "port": "8000", "model": "org/model", "pod_name": None}
     assert topic_of("kv@{pod_ip}:{port}@{model}", names) == "kv@10.0.0.7:8000@org/model"
     assert topic_of("", names) == ""
-    with pytest.raises(ValueError, match=r"topic: \{pod_name\} is not known here"):
+    with pytest.raises(
+        ValueError, match=r"--kv-events-config: topic: \{pod_name\} is not known here"
+    ):
         topic_of("kv@{pod_name}", names)
 
 

@@ -11,7 +11,7 @@ import zmq.asyncio
 from zmq_consumers import END, consumer_context, running
 
 from mocker_protocol.block_hash import hash_blocks
-from mocker_protocol.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
+from mocker_protocol.kv_events import AllBlocksCleared, BlockStored
 from mocker_protocol.zmq_events import decode_batch
 from mocker_worker.events.hub import NumberedEvent
 from mocker_worker.events.zmq_options import ZmqOptions
@@ -240,16 +240,6 @@ def test_an_address_in_use_is_an_error_that_says_so_and_leaves_nothing_open():
 def test_a_topic_that_cannot_be_filled_in_is_an_error():
     with pytest.raises(ValueError, match=r"topic: \{pod_name\} is not known here"):
         publisher_of(ZmqOptions(topic="kv@{pod_name}"))
-
-
-async def test_an_event_without_tokens_leaves_an_empty_batch_and_is_counted(connect):
-    async with running_publisher() as publisher:
-        publisher.publish(numbered(BlockStored(None, STORED.blocks), BlockRemoved((1,))))
-        dealer = connect(zmq.DEALER, publisher.sources()[0]["replay_endpoint"])
-        messages = await replayed(dealer, 0)
-        batches = [decode_batch(payload).events for *_, payload in messages]
-        assert batches == [(), (BlockRemoved((1,)),)]
-        assert (publisher.published_events, publisher.dropped_events) == (1, 1)
 
 
 async def test_flush_hands_over_what_a_subscriber_has_not_taken_yet(connect):

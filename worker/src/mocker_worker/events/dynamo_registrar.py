@@ -62,7 +62,7 @@ class DynamoRegistrar:
                 while not self._leaving.is_set():
                     try:
                         await self._hold_lease(session)
-                    except (aiohttp.ClientError, TimeoutError, _EtcdError) as error:
+                    except Exception as error:  # an etcd must not end the worker, whatever it says
                         self._complain(error)
                         self._endpoints.append(self._endpoints.pop(0))
                         await self._pause(_RETRY_S)
@@ -83,6 +83,8 @@ class DynamoRegistrar:
 
     async def _hold_lease(self, session: "ClientSession") -> None:
         lease = (await self._call(session, "lease/grant", {"TTL": LEASE_TTL_S})).get("ID")
+        if not lease:
+            raise _EtcdError("lease/grant: no lease")  # records without one would stay for ever
         try:
             await self._remove_left_over(session)
             records = self._worker.records()

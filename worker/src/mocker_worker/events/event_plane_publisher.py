@@ -16,7 +16,6 @@ from mocker_protocol.event_plane import (
     KV_EVENTS_TOPIC,
     MAX_BLOCKS,
     MAX_EVENTS,
-    count_blocks,
     encode_router_events,
 )
 from mocker_protocol.names import Component
@@ -82,7 +81,7 @@ class EventPlanePublisher:
                 self._outbox.changed.clear()
                 await self._outbox.changed.wait()
                 continue
-            batch = self._outbox.head(_BATCH_EVENTS)
+            batch = self._outbox.head(_BATCH_EVENTS, MAX_BLOCKS)
             self._outbox.take_off(len(batch))
             if await self._send(batch):
                 self.published_events += len(batch)
@@ -129,19 +128,12 @@ class EventPlanePublisher:
 
 
 def messages_of(events: Sequence[NumberedEvent]) -> Iterator[list[NumberedEvent]]:
-    """Cut events into messages: of one rank each, within Dynamo's limits, in order."""
+    """Cut a batch, within Dynamo's limit of blocks, into messages of one rank each, in order."""
     part: list[NumberedEvent] = []
-    blocks = 0
     for event in events:
-        size = count_blocks(event.event)
-        if part and (
-            event.dp_rank != part[0].dp_rank
-            or len(part) == MAX_EVENTS
-            or blocks + size > MAX_BLOCKS
-        ):
+        if part and (event.dp_rank != part[0].dp_rank or len(part) == MAX_EVENTS):
             yield part
-            part, blocks = [], 0
+            part = []
         part.append(event)
-        blocks += size
     if part:
         yield part

@@ -49,8 +49,7 @@ class KvTransport(Protocol):
         """Take events, in order.
 
         A call that begins with `cleared` makes its ranks right again whatever was lost before, so
-        all of it must find a place; only such calls have events of more than one rank. Snapshots
-        hold no token ids.
+        all of it must find a place; only such calls have events of more than one rank.
         """
         ...
 
@@ -113,27 +112,31 @@ class KvEventHub:
     def resynchronize(self, dp_rank: int) -> None:
         """Tell a rank anew on all transports: `cleared`, then what it has cached.
 
-        A transport may ask for it at any time, also while it takes events.
+        A transport may ask for it at any time, also while it takes events, and after the
+        withdrawal, when `cleared` is all there is to tell.
         """
         if self._publishing:
             if dp_rank not in self._requested:
                 self._requested.append(dp_rank)
             return
-        if self._withdrawn or not self._transports:
+        if not self._transports:
             return
         dp_ranks = range(self.num_ranks) if self._cleared_takes_all_ranks else [dp_rank]
         cleared = [(rank, AllBlocksCleared()) for rank in dp_ranks]
-        cached = [(rank, event) for rank in dp_ranks for event in _split(self._snapshot(rank))]
+        cached = [(rank, event) for rank in dp_ranks for event in self._cached(rank)]
         self.resynchronizations += len(dp_ranks)
         self._requested = [rank for rank in self._requested if rank not in dp_ranks]
         self._hand_out([*cleared, *cached])
         for rank in dp_ranks:
-            log.info("KV events of rank %d start anew: cleared, then a snapshot", rank)
+            log.info("KV events of rank %d start anew: cleared, then what is cached", rank)
 
     def withdraw(self) -> None:
-        """Publish the last event of each rank: `cleared`; nothing is published after it."""
-        self.start()
+        """Publish `cleared` for each rank; nothing else is published after it."""
         self._withdrawn = True
+        self.start()
+
+    def _cached(self, dp_rank: int) -> Iterator[KvCacheEvent]:
+        return iter(()) if self._withdrawn else _split(self._snapshot(dp_rank))
 
     def _hand_out(self, events: Sequence[tuple[int, KvCacheEvent]]) -> None:
         numbered = []

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 STREAM_MAX_AGE_S = 3600
 _BATCH_EVENTS = 256
+_BATCH_BLOCKS = 4096
+"""About a millisecond's work, in which the engine waits."""
 _ACK_TIMEOUT_S = 3.0
 _RETRY_S = 0.5
 
@@ -62,6 +64,7 @@ class JetStreamPublisher:
         self._last_sequence = 0
         self._stream_created: datetime | None = None
         self._has_stream = False
+        self._complained = False
         self.published_events = 0
         connection.on_connected(self._check_stream)
 
@@ -91,7 +94,7 @@ class JetStreamPublisher:
                 await self._send_batch()
             except (nats.errors.Error, TimeoutError) as error:
                 self._has_stream = False
-                log.debug("KV events wait: %s", error)
+                self._complain(error)
                 await asyncio.sleep(_RETRY_S)
                 # What a server that hangs has not read is not sent once more.
                 await self._connection.confirm()
@@ -140,7 +143,7 @@ class JetStreamPublisher:
         Raises:
             nats.errors.Error: if something was not acknowledged; it is still queued.
         """
-        batch = self._outbox.head(_BATCH_EVENTS)
+        batch = self._outbox.head(_BATCH_EVENTS, _BATCH_BLOCKS)
         acks: list[asyncio.Future[Ack]] = []
         if not batch:
             return
@@ -152,8 +155,9 @@ class JetStreamPublisher:
             await asyncio.wait(acks, timeout=_ACK_TIMEOUT_S)
         finally:
             self._take_off(acks, sent_before)
-        if len(acks) < len(batch) or any(not _is_acknowledged(ack) for ack in acks):
-            raise nats.errors.TimeoutError
+        for ack in acks:
+            if not _is_acknowledged(ack):
+                raise _failure(ack)
 
     async def _send(self, numbered: NumberedEvent) -> "asyncio.Future[Ack]":
         # Nothing may wait between this and the client's buffer, which is emptied when a connection
@@ -173,6 +177,7 @@ class JetStreamPublisher:
         self._outbox.take_off(head)
         self._num_sent -= head
         self.published_events += head
+        self._complained = self._complained and head == 0
         for index, ack in enumerate(acks[:head]):
             self._check(ack.result(), is_repeated=index < sent_before)
         for ack in acks:
@@ -188,6 +193,12 @@ class JetStreamPublisher:
             self._begin_anew()
         self._last_sequence = ack.seq
 
+    def _complain(self, error: Exception) -> None:
+        """Say once what NATS has against the events; that it is away is said already."""
+        if self._connection.is_up and not self._complained:
+            self._complained = True
+            log.warning("KV events wait: %s", error or type(error).__name__)
+
     def _begin_anew(self) -> None:
         """Drop what waits, between two batches: what comes instead needs none of it."""
         self._outbox.lose(self._ranks, even_sent=True)
@@ -196,3 +207,7 @@ class JetStreamPublisher:
 
 def _is_acknowledged(ack: "asyncio.Future[Ack]") -> bool:
     return ack.done() and not ack.cancelled() and ack.exception() is None
+
+
+def _failure(ack: "asyncio.Future[Ack]") -> BaseException:
+    return (None if ack.cancelled() else ack.exception()) or nats.errors.TimeoutError()

@@ -77,6 +77,7 @@ class NatsLink:
     async def leave(self, timeout_s: float) -> None:
         """Delete the registrations."""
         if self._registrar is not None and self._registering is not None:
+            self._registrar.leave()
             await end(self._registering)
             if self._registrar.registered.is_set():
                 await self._registrar.remove(timeout_s)

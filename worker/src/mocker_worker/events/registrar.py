@@ -42,14 +42,15 @@ class Registrar:
         self._changed = asyncio.Event()
         self._written: WorkerRegistration | None = None
         self._complained = False
+        self._is_leaving = False
         self.registered = asyncio.Event()
         """Set once the first record is in the bucket."""
         connection.on_connected(self._changed.set)
 
     async def run(self) -> None:
-        """Put the record at once, at every heartbeat and after changes, until cancelled."""
+        """Put the record at once, at every heartbeat and after changes, until told to leave."""
         bucket: KeyValue | None = None
-        while True:
+        while not self._is_leaving:
             await self._connection.wait_until_up()
             self._changed.clear()
             try:
@@ -66,6 +67,14 @@ class Registrar:
     def drain(self) -> None:
         """Tell frontends to send nothing new."""
         self._record = replace(self._record, state=WorkerState.DRAINING)
+        self._changed.set()
+
+    def leave(self) -> None:
+        """End `run`, unless it waits for NATS: then cancel it.
+
+        A cancellation alone is lost if the answer to a put comes at the same time.
+        """
+        self._is_leaving = True
         self._changed.set()
 
     async def remove(self, timeout_s: float) -> None:

@@ -76,23 +76,31 @@ class EventReader:
         """Read until there is nothing more to see.
 
         Raises:
-            OSError: if NATS cannot be reached.
+            OSError: if NATS cannot be reached, or has no JetStream where that is needed.
         """
+        address = url.rpartition("@")[2]
         try:
             client = await nats.connect(
                 url, allow_reconnect=self._follow, max_reconnect_attempts=1, connect_timeout=3
             )
         except (nats.errors.Error, TimeoutError) as error:
-            address = url.rpartition("@")[2]
             raise OSError(f"cannot reach NATS at {address}: {error or 'timeout'}") from error
         try:
-            async with asyncio.TaskGroup() as tasks:
-                self._readers = [
-                    tasks.create_task(self._read(client, component), name=component.component)
-                    for component in components
-                ]
+            await self._read_all(client, components)
+        except* (nats.errors.Error, TimeoutError) as errors:
+            failed = errors.exceptions[0]
+        else:
+            return
         finally:
             await client.close()
+        raise OSError(f"cannot read from NATS at {address}: {failed or type(failed).__name__}")
+
+    async def _read_all(self, client: Client, components: Sequence[Component]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self._readers = [
+                tasks.create_task(self._read(client, component), name=component.component)
+                for component in components
+            ]
 
     async def _read_stream(self, client: Client, component: Component) -> None:
         jetstream, name = client.jetstream(), component.kv_event_stream
@@ -161,7 +169,9 @@ def as_text(seen: Seen) -> str:
 
 def as_json(seen: Seen) -> str:
     """Return one JSON object: the event as it is on the wire, and its component."""
-    return json.dumps({"component": seen.component, "router_event": seen.document})
+    document = {"component": seen.component, "router_event": seen.document}
+    # MessagePack of others may hold what JSON cannot say.
+    return json.dumps(document, default=repr, skipkeys=True)
 
 
 def _describe(event: RouterEvent) -> str:

@@ -15,6 +15,7 @@ DEFAULT_ENDPOINT = "tcp://*:5557"
 PLACEHOLDERS = ("pod_ip", "pod_name", "port", "model")
 """What a topic may hold in braces; `port` is that of the worker's HTTP server."""
 _MAX_COUNT = 10_000_000
+_EXAMPLE = '{"enable_kv_cache_events": true}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class ZmqOptions:
                 if port in taken:
                     raise ValueError(
                         f"{name}: a rank needs port {port}, which endpoint has taken; "
-                        f"keep the two at least {dp_size} ports apart"
+                        f"move it {dp_size} or more ports away from that of endpoint"
                     )
                 taken[port] = name
 
@@ -68,9 +69,9 @@ def parse_zmq_options(text: str) -> ZmqOptions | None:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from error
+        raise ValueError(f"not JSON such as {_EXAMPLE}: {error}") from error
     if not isinstance(data, dict):
-        raise ValueError('must be a JSON object such as {"enable_kv_cache_events": true}')
+        raise ValueError(f"must be a JSON object such as {_EXAMPLE}")
     enabled = _flag(data.pop("enable_kv_cache_events", False))
     publisher = data.pop("publisher", None)
     if publisher not in (None, "null", "zmq"):
@@ -86,7 +87,8 @@ def zmq_options(by_flag: ZmqOptions | None, args: EngineArgs) -> ZmqOptions | No
     """Return what the flag says, or else Dynamo's engine arguments; None if neither was given.
 
     Raises:
-        ValueError: if they contradict each other, or the ranks do not fit the ports.
+        ValueError: if they contradict each other, or the ranks do not fit the ports; it names the
+            flag or the arguments.
     """
     by_ports = _options_of_ports(args.zmq_kv_events_port, args.zmq_replay_port)
     if by_flag is not None and by_ports is not None:
@@ -95,7 +97,11 @@ def zmq_options(by_flag: ZmqOptions | None, args: EngineArgs) -> ZmqOptions | No
         )
     options = by_flag or by_ports
     if options is not None:
-        options.check_ranks(args.dp_size)
+        try:
+            options.check_ranks(args.dp_size)
+        except ValueError as error:
+            source = FLAG if by_flag else "zmq_kv_events_port, zmq_replay_port"
+            raise ValueError(f"{source}: {error}") from error
     return options
 
 
@@ -120,7 +126,10 @@ def topic_of(template: str, values: dict[str, str | None]) -> str:
     def fill(match: re.Match[str]) -> str:
         value = values.get(match[1])
         if value is None:
-            raise ValueError(f"topic: {{{match[1]}}} is not known here; set POD_NAME or remove it")
+            raise ValueError(
+                f"{FLAG}: topic: {{{match[1]}}} is not known here; set the variable POD_NAME, or "
+                "remove it from the topic"
+            )
         return value
 
     return re.sub(r"\{([^{}]*)\}", fill, template)

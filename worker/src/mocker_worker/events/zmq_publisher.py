@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import zmq
 
-from mocker_protocol.kv_events import AllBlocksCleared, BlockStored, KvCacheEvent
+from mocker_protocol.kv_events import AllBlocksCleared, KvCacheEvent
 from mocker_protocol.zmq_events import encode_batch, encode_sequence
 from mocker_worker.events.hub import NumberedEvent
 from mocker_worker.events.zmq_address import Address
@@ -167,14 +167,9 @@ class _Rank:
         }
 
     def publish(self, event_id: int, event: KvCacheEvent) -> bool:
-        """Send an event; False if it did not get out whole.
-
-        One without the tokens of its blocks leaves an empty batch behind, so that no number is
-        missing: consumers could make nothing of it.
-        """
-        is_whole = not (isinstance(event, BlockStored) and len(event.token_ids) == 0)
+        """Send an event; False if the socket does not take it."""
         payload = encode_batch(
-            [event] if is_whole else [],
+            [event],
             timestamp_s=time.time(),
             dp_rank=self.dp_rank,
             event_format=self._format,
@@ -189,7 +184,7 @@ class _Rank:
         except zmq.ZMQError as error:
             log.debug("KV event %d of rank %d is lost: %s", event_id, self.dp_rank, error)
             return False
-        return is_whole
+        return True
 
     def close(self) -> None:
         """Close the sockets at once."""
