@@ -11,7 +11,8 @@ from testbed.golang import architecture
 from testbed.image_archive import ImageSettings, write_compressed
 from testbed.workshop import Workshop, recipe_hash
 
-_PACKAGES = ("python3", "python3-venv", "ca-certificates")
+_PACKAGES = ("python3", "python3-venv", "ca-certificates", "libstdc++6")
+"""libstdc++ is what zmq is linked with; Python's public images have it."""
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
