@@ -1,4 +1,5 @@
 import asyncio
+import json
 
 import aiohttp
 import openai
@@ -125,6 +126,25 @@ async def test_a_request_id_that_no_header_can_hold_is_replaced(run_worker):
 
         assert head.startswith(b"HTTP/1.1 200")
         assert b"X-Request-Id: " in head
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_id_that_json_cannot_hold_is_replaced(run_worker, stream):
+    body = json.dumps({"prompt": "x", "max_tokens": 1, "stream": stream}).encode()
+    async with run_worker() as worker:
+        host, port = worker.listening.result().removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            b"X-Request-Id: \xff\xfe\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await writer.wait_closed()
+
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b'"id":"cmpl-' in answer
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,59 +1,13 @@
 """What a client can ask of an answer, asked with the real openai client where that can."""
 
 import asyncio
-import json
 import math
-from http import HTTPStatus
 
-import aiohttp
-import openai
 import pytest
-
-from mocker_worker.config import Mode, ServerOptions
+from worker_client import client_of, complete, post, stream
 
 UNIFORM = -math.log(101)
 MESSAGES = [{"role": "user", "content": "Tell me of the river."}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
-            "required": ["city"],
-        },
-    },
-}
-
-
-def client_of(worker):
-    return openai.AsyncOpenAI(
-        base_url=f"{worker.listening.result()}/v1", api_key="x", max_retries=0
-    )
-
-
-async def post(worker, path, body, headers=None):
-    async with (
-        aiohttp.ClientSession(worker.listening.result()) as session,
-        session.post(path, json=body, headers=headers) as response,
-    ):
-        text = await response.read()
-        return response.status, json.loads(
-            text
-        ) if response.content_type != "text/event-stream" else text
-
-
-async def complete(worker, **body):
-    status, answer = await post(worker, "/v1/completions", {"prompt": "x", "max_tokens": 4} | body)
-    assert status == 200, answer
-    return answer
-
-
-async def stream(worker, path="/v1/completions", **body):
-    _, text = await post(worker, path, {"max_tokens": 4, "stream": True} | body)
-    *chunks, done, rest = text.split(b"\n\n")
-    assert (done, rest) == (b"data: [DONE]", b"")
-    return [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks]
 
 
 async def test_n_answers_differ_and_are_numbered(run_worker):
@@ -160,6 +114,54 @@ async def test_a_stop_token_ends_the_answer_without_its_text(run_worker):
         assert late["usage"]["completion_tokens"] > position + 1
 
 
+async def test_stop_strings_count_behind_the_fewest_tokens_and_stop_tokens_with_them(run_worker):
+    """vLLM counts one token more before it looks for strings."""
+    async with run_worker() as worker:
+        whole = await complete(worker, seed=1, max_tokens=40, return_token_ids=True)
+        token_ids = whole["choices"][0]["token_ids"]
+        position = next(i for i, t in enumerate(token_ids) if i > 5 and t not in token_ids[:i])
+        word = whole["choices"][0]["text"].split()[position]
+        tokens = {}
+        for least in (position, position + 1):
+            for stop in ({"stop": f" {word}"}, {"stop_token_ids": [token_ids[position]]}):
+                body = {"seed": 1, "max_tokens": 40, "min_tokens": least} | stop
+                answer = await complete(worker, **body)
+                tokens[least - position, *stop] = answer["usage"]["completion_tokens"]
+
+        assert tokens[0, "stop"] == tokens[0, "stop_token_ids"] == position + 1
+        assert tokens[1, "stop_token_ids"] == position + 1
+        assert tokens[1, "stop"] > position + 1
+
+
+async def test_a_script_is_never_longer_than_the_cache(run_worker):
+    """What would be refused anyway must not be written out before."""
+    script = {"response_format": {"type": "json_object"}, "messages": MESSAGES}
+    async with run_worker() as worker:
+        for fields in ({"ignore_eos": True}, {"min_tokens": 2**61}):
+            status, answer = await post(
+                worker, "/v1/chat/completions", script | fields | {"max_tokens": 2**62}
+            )
+
+            assert (status, answer["error"]["param"]) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_model_len": 100}])
+async def test_min_tokens_beyond_the_answer_that_nobody_limited_are_refused(run_worker, limit):
+    async with run_worker(**limit) as worker:
+        body = {"messages": MESSAGES, "min_tokens": 129}
+        status, answer = await post(worker, "/v1/chat/completions", body)
+
+        assert (status, answer["error"]["param"]) == (400, "min_tokens")
+
+
+async def test_an_answer_that_nobody_limited_ends_with_the_cache(run_worker):
+    async with run_worker(num_gpu_blocks=20) as worker:
+        status, answer = await post(worker, "/v1/chat/completions", {"messages": MESSAGES})
+
+        assert status == 200
+        assert answer["usage"]["total_tokens"] == 80
+
+
 async def test_an_echo_puts_the_prompt_before_the_answer(run_worker):
     async with run_worker() as worker:
         answer = await complete(worker, prompt="Hello you", echo=True, seed=1)
@@ -171,6 +173,25 @@ async def test_an_echo_puts_the_prompt_before_the_answer(run_worker):
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text
         assert alone["choices"][0]["text"] == "Hello you"
         assert alone["usage"]["completion_tokens"] == 0
+
+
+async def test_an_echo_alone_is_streamed_with_its_tokens(run_worker):
+    async with run_worker() as worker:
+        (chunk,) = await stream(
+            worker, prompt=[100, 101], max_tokens=0, echo=True, return_token_ids=True
+        )
+
+        assert chunk["choices"][0]["prompt_token_ids"] == [100, 101]
+        assert chunk["choices"][0]["token_ids"] == [100, 101]
+
+
+async def test_without_alternatives_a_completion_tells_of_its_own_tokens(run_worker):
+    async with run_worker() as worker:
+        logprobs = (await complete(worker, logprobs=0))["choices"][0]["logprobs"]
+
+        assert logprobs["top_logprobs"] == [
+            {token: pytest.approx(UNIFORM)} for token in logprobs["tokens"]
+        ]
 
 
 async def test_completions_tell_log_probabilities_and_offsets(run_worker):
@@ -271,180 +292,3 @@ async def test_a_prompt_can_be_truncated_from_the_left(run_worker):
         )
 
         assert answer["choices"][0]["prompt_token_ids"] == [25, 26, 27, 28, 29]
-
-
-@pytest.mark.parametrize(
-    "choice", ["auto", "required", {"type": "function", "function": {"name": "weather"}}]
-)
-async def test_a_tool_call_has_arguments_of_the_schema(run_worker, choice):
-    async with run_worker() as worker, client_of(worker) as client:
-        asked = {"model": "mock", "messages": MESSAGES, "tools": [TOOL], "tool_choice": choice}
-        answer = await client.chat.completions.create(**asked)
-        deltas = [
-            chunk.choices[0]
-            async for chunk in await client.chat.completions.create(**asked, stream=True)
-        ]
-
-        (call,) = answer.choices[0].message.tool_calls
-        arguments = json.loads(call.function.arguments)
-        assert answer.choices[0].finish_reason == deltas[-1].finish_reason == "tool_calls"
-        assert call.function.name == deltas[0].delta.tool_calls[0].function.name == "weather"
-        assert isinstance(arguments["city"], str)
-        assert arguments.get("days", 1) >= 1
-        streamed = "".join(item.delta.tool_calls[0].function.arguments for item in deltas)
-        assert isinstance(json.loads(streamed)["city"], str)
-
-
-async def test_the_answer_to_a_tool_result_is_text(run_worker):
-    async with run_worker() as worker, client_of(worker) as client:
-        messages = [*MESSAGES, {"role": "tool", "tool_call_id": "call_1", "content": "rain"}]
-        answer = await client.chat.completions.create(
-            model="mock", messages=messages, tools=[TOOL], max_tokens=3
-        )
-
-        assert answer.choices[0].message.tool_calls is None
-        assert answer.choices[0].finish_reason == "length"
-
-
-async def test_structured_answers_have_the_form_that_was_asked_for(run_worker):
-    schema = {
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "kind": {"enum": ["a", "b"]}},
-        "required": ["name", "kind"],
-    }
-    formats = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    async with run_worker() as worker, client_of(worker) as client:
-        answer = await client.chat.completions.create(
-            model="mock", messages=MESSAGES, response_format=formats
-        )
-        anything = await client.chat.completions.create(
-            model="mock", messages=MESSAGES, response_format={"type": "json_object"}
-        )
-        chosen = await complete(worker, structured_outputs={"choice": ["yes", "no"]})
-
-        parsed = json.loads(answer.choices[0].message.content)
-        assert answer.choices[0].finish_reason == "stop"
-        assert isinstance(parsed["name"], str)
-        assert parsed["kind"] in ("a", "b")
-        assert isinstance(json.loads(anything.choices[0].message.content), dict)
-        assert chosen["choices"][0]["text"] in ("yes", "no")
-
-
-async def test_echo_mode_answers_with_the_latest_words_of_the_user(run_worker):
-    async with run_worker(server=ServerOptions(mode=Mode.ECHO)) as worker:
-        said = "Grüße an die 世界"
-        messages = [{"role": "user", "content": "no"}, {"role": "user", "content": said}]
-        _, answer = await post(worker, "/v1/chat/completions", {"messages": messages})
-        chunks = await stream(worker, "/v1/chat/completions", messages=messages, max_tokens=1000)
-        cut = await complete(worker, prompt=[100, 101, 102], max_tokens=2)
-        long = await complete(worker, prompt=[100, 101], max_tokens=5, ignore_eos=True)
-
-        assert answer["choices"][0]["message"]["content"] == said
-        assert answer["choices"][0]["finish_reason"] == "stop"
-        assert "".join(c["choices"][0]["delta"]["content"] or "" for c in chunks) == said
-        assert (cut["choices"][0]["text"], cut["choices"][0]["finish_reason"]) == (
-            " the of",
-            "length",
-        )
-        assert long["choices"][0]["text"] == " the of the of the"
-
-
-async def test_a_full_queue_is_answered_with_503_or_429(run_worker):
-    slow = {"type": "fixed", "prefill_ms": 60_000.0, "decode_ms": 1.0}
-    for status in (503, 429):
-        options = ServerOptions(max_num_queued_reqs=2, queue_full_status=status)
-        async with run_worker(
-            timing_model=slow, max_num_seqs=1, server=options, drain_timeout_s=0.0
-        ) as worker:
-            (rank,) = worker._ranks
-            waiting = []
-            for count in range(1, 4):
-                body = {"prompt": "x", "max_tokens": 2}
-                waiting.append(asyncio.create_task(post(worker, "/v1/completions", body)))
-                async with asyncio.timeout(10):
-                    while rank.num_streams < count or rank.num_running < 1:  # noqa: ASYNC110
-                        await asyncio.sleep(0.001)
-            answered, error = await post(worker, "/v1/completions", {"prompt": "x"})
-
-            assert answered == status
-            assert "queue is full" in error["error"]["message"]
-            assert error["error"]["type"] == HTTPStatus(status).phrase
-            assert rank.num_queued == 2
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def test_salted_prompts_share_no_blocks(run_worker):
-    async with run_worker() as worker:
-
-        async def cached(salt):
-            body = {"prompt": list(range(40))} | ({"cache_salt": salt} if salt else {})
-            return (await complete(worker, **body))["usage"]["prompt_tokens_details"][
-                "cached_tokens"
-            ]
-
-        assert [await cached(salt) for salt in (None, None, "a", "b", "a")] == [0, 36, 0, 0, 36]
-
-
-async def test_too_many_answers_are_refused(run_worker):
-    async with run_worker() as worker:
-        status, error = await post(worker, "/v1/completions", {"prompt": ["x"] * 40, "n": 40})
-
-        assert (status, error["error"]["param"]) == (400, "n")
-
-
-async def test_a_group_of_which_one_does_not_fit_leaves_nothing_behind(run_worker):
-    async with run_worker(num_gpu_blocks=8) as worker:
-        status, _ = await post(
-            worker, "/v1/completions", {"prompt": [[1], list(range(100))], "max_tokens": 4}
-        )
-
-        (rank,) = worker._ranks
-        assert status == 400
-        assert rank.num_streams == 0
-        assert not rank.engine.has_unfinished_requests
-
-
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [
-        ("rate_limit", 429),
-        ("invalid_api_key", 401),
-        ("context_length", 400),
-        ("server_error", 503),
-        ("invalid_request", 400),
-        ("model_not_found", 404),
-    ],
-)
-async def test_a_fault_can_be_asked_for_by_header(run_worker, kind, status):
-    async with run_worker() as worker:
-        answered, _ = await post(
-            worker, "/v1/completions", {"prompt": "x"}, headers={"X-Return-Error": kind}
-        )
-
-        assert answered == status
-
-
-async def test_faults_inside_of_an_answer_come_after_its_first_token(run_worker):
-    async with run_worker() as worker:
-        body = {"prompt": "x", "max_tokens": 500, "stream": True}
-        _, text = await post(
-            worker, "/v1/completions", body, headers={"X-Return-Error": "stream_error"}
-        )
-        *tokens, error, done, _ = text.split(b"\n\n")
-        with pytest.raises(aiohttp.ClientError):
-            await post(worker, "/v1/completions", body, headers={"X-Return-Error": "disconnect"})
-        with pytest.raises(aiohttp.ClientError):
-            await post(
-                worker,
-                "/v1/completions",
-                {"prompt": "x"},
-                headers={"X-Return-Error": "disconnect"},
-            )
-
-        assert 1 <= len(tokens) < 500
-        assert json.loads(error.removeprefix(b"data: "))["error"]["code"] == 500
-        assert done == b"data: [DONE]"
-        (rank,) = worker._ranks
-        assert rank.num_streams == 0

@@ -5,7 +5,7 @@ from aiohttp import HttpVersion10, HttpVersion11
 
 from mocker_worker.engine import FinishReason
 from mocker_worker.server.answering import StreamedAnswer, WholeAnswer
-from mocker_worker.server.answers import AnswerFormat, AnswerHead, generated_json
+from mocker_worker.server.answers import DONE, AnswerFormat, AnswerHead, generated_json
 from mocker_worker.server.choice import Choice, ChoiceText, TextOptions
 from mocker_worker.server.requests import Prompt, parse_completion
 from mocker_worker.server.scripts import RANDOM
@@ -58,7 +58,7 @@ def answer_of(*, choices=1, **fields):
 
 
 def texts_of(events):
-    chunks = [json.loads(event[6:]) for event in events.split(b"\n\n") if event]
+    chunks = [json.loads(event[6:]) for event in events.removesuffix(DONE).split(b"\n\n") if event]
     return [chunk["choices"][0]["text"] for chunk in chunks]
 
 
@@ -71,7 +71,7 @@ async def test_an_engine_that_was_ahead_of_a_stop_string_changes_nothing():
     response = Response()
     async with asyncio.timeout(5):
         await answer.begin(Connection(), response, answer_format)
-        events = await answer.end()
+        events = await answer.end(include_usage=False)
 
     assert "".join(texts_of(response.by_aiohttp + events)) == " the"
     assert finished == [choice]
@@ -89,7 +89,7 @@ async def test_tokens_that_come_while_the_head_is_written_follow_it():
     await begin
     choice.take([102], None)
     choice.take([103], FinishReason.LENGTH)
-    end = await answer.end()
+    end = await answer.end(include_usage=False)
 
     chunks = http.raw.split(b"\r\n")
     assert [int(size, 16) for size in chunks[:-1:2]] == [len(data) for data in chunks[1::2]]
@@ -99,6 +99,26 @@ async def test_tokens_that_come_while_the_head_is_written_follow_it():
         " and",
         " to",
     ]
+
+
+async def test_tokens_behind_a_stop_string_write_nothing_while_other_choices_go_on():
+    """An empty chunk is the end of a response."""
+    answer, answer_format, finished = answer_of(stream=True, choices=2, stop=" of")
+    stopped, other = answer.choices
+    http, response = Connection(), Response()
+    other.take([100], None)
+    begin = asyncio.create_task(answer.begin(http, response, answer_format))
+    while not response.by_aiohttp:  # noqa: ASYNC110 - nothing announces that the write began
+        await asyncio.sleep(0)
+    stopped.take([101], None)
+    stopped.take([102], None)
+    await begin
+    other.take([103], FinishReason.LENGTH)
+    end = await answer.end(include_usage=False)
+
+    assert [int(size, 16) for size in http.raw.split(b"\r\n")[:-1:2]].count(0) == 0
+    assert finished == [stopped, other]
+    assert texts_of(end)[-1].endswith(" to")
 
 
 async def test_a_client_of_http_1_0_gets_no_chunks():

@@ -5,7 +5,7 @@ import pytest
 
 from mocker_protocol.engine_args import EngineArgs, FixedTiming
 from mocker_protocol.kv_events import AllBlocksCleared, BlockStored
-from mocker_worker.driver import EngineDriver
+from mocker_worker.driver import EngineDriver, EngineStopped
 from mocker_worker.engine import EngineCore, Request, RequestRefused
 
 PREFILL_S, DECODE_S = 0.1, 0.01
@@ -294,6 +294,17 @@ async def test_stopping_ends_open_streams():
         rig.driver.stop()
 
         assert stream.consumer.is_stopped
+
+
+async def test_a_driver_that_was_stopped_takes_no_requests():
+    """Such as one whose body came while the worker went away."""
+    async with running() as rig:
+        rig.driver.stop()
+        with pytest.raises(EngineStopped):
+            rig.submit()
+
+        assert rig.driver.num_streams == 0
+        assert not rig.engine.has_unfinished_requests
 
 
 async def test_stopping_ends_a_stream_whose_last_token_is_being_computed():

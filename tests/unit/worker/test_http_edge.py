@@ -4,8 +4,12 @@ import json
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from mocker_worker.server.app import MAX_BODY_BYTES
+from mocker_worker.server.access import Access
+from mocker_worker.server.app import MAX_BODY_BYTES, build_app
+from mocker_worker.server.response_headers import ResponseHeaders
+from mocker_worker.stats import HttpStats
 
 PROMPT = {"prompt": "Hi", "max_tokens": 2}
 
@@ -128,6 +132,60 @@ async def test_what_is_no_http_does_not_disturb_the_worker(run_worker, request_b
         assert not answer or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
         assert (await call(worker, "GET", "/health"))[0] == 200
         assert worker.lifecycle.in_flight == 0
+
+
+class Broken:
+    """A route that fails in the middle of its answer."""
+
+    def add_routes(self, app):
+        app.router.add_get("/broken", self.fail)
+
+    async def fail(self, http):
+        response = web.StreamResponse()
+        await response.prepare(http)
+        await response.write(b"half an ans")
+        raise RuntimeError("on purpose")
+
+
+async def test_an_answer_that_fails_half_way_ends_with_its_connection(caplog):
+    """A second head in the body would be taken for a part of it."""
+    headers = ResponseHeaders(
+        pod_name=None, pod_namespace=None, has_request_id=False, load_report=lambda form: None
+    )
+    app = build_app([Broken()], access=Access(()), http_stats=HttpStats(), headers=headers)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        reader, writer = await asyncio.open_connection(*runner.addresses[0])
+        writer.write(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await runner.cleanup()
+
+    assert answer.count(b"HTTP/1.1") == 1
+    assert answer.endswith(b"half an ans\r\n")
+    assert "on purpose" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_of_http_1_0_that_keeps_its_connection_sees_the_end(run_worker, stream):
+    body = json.dumps(PROMPT | {"stream": stream}).encode()
+    head = "POST /v1/completions HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: "
+    async with run_worker() as worker:
+        host, port = worker.listening.result().removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head.encode() + b"%d\r\n\r\n%b" % (len(body), body))
+        answered = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).lower()
+        if stream:
+            assert b"keep-alive" not in answered
+            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"data: [DONE]\n\n")
+        else:
+            assert b"content-length" in answered
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_requests_are_counted_by_route_and_probes_are_not(run_worker):

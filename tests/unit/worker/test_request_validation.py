@@ -95,6 +95,7 @@ def test_text_parts_of_a_message_are_joined():
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"n": 0}, "n"),
+        ({"n": 1025}, "n"),
         ({"stream": "yes"}, "stream"),
         ({"model": 3}, "model"),
         ({"kv_transfer_params": []}, "kv_transfer_params"),
@@ -109,6 +110,12 @@ def test_text_parts_of_a_message_are_joined():
         ({"priority": "high"}, "priority"),
         ({"seed": 2**70}, "seed"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "auto", "tools": []}, "tool_choice"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a"], "json_object": True}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs"),
     ],
 )
 def test_a_bad_field_is_named_with_status_400(fields, param):
@@ -170,6 +177,31 @@ def test_mixed_prompts_are_refused(prompt):
         prompts(completion(prompt=prompt))
 
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("prompt", [["x"] * 1025, ["x"] * 40, [[1]] * 600])
+def test_too_many_answers_are_refused_before_a_prompt_is_looked_at(prompt):
+    with pytest.raises(ApiError) as caught:
+        completion(prompt=prompt, n=1 if len(prompt) > 1024 else 30)
+
+    assert (caught.value.status, caught.value.param) == (400, "n")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"), [("x" * 2000, 1), ([7] * 2000, 1), (["x"] * 3, 3), ([[7]] * 3, 3)]
+)
+def test_prompts_are_counted_as_they_are_taken(prompt, count):
+    request = completion(prompt=prompt)
+
+    assert request.num_prompts == len(request.prompts(TOKENIZER)) == count
+
+
+@pytest.mark.parametrize("prompt", ["", []])
+def test_a_prompt_without_tokens_is_refused(prompt):
+    with pytest.raises(ApiError) as caught:
+        completion(prompt=prompt)
+
+    assert (caught.value.status, caught.value.param) == (400, "prompt")
 
 
 def test_an_echo_alone_needs_no_answer():

@@ -5,7 +5,7 @@ import pytest
 
 from mocker_worker.cli import _parser, worker_config
 from mocker_worker.config import EventOptions, Mode, ServerOptions
-from mocker_worker.settings import boolean, setting, variable_of
+from mocker_worker.settings import boolean, setting, stray_variables, variable_of
 
 EVERY_SETTING = [
     ("--mode", "echo", "mode", Mode.ECHO),
@@ -13,7 +13,7 @@ EVERY_SETTING = [
     ("--max-num-queued-reqs", "0", "max_num_queued_reqs", None),
     ("--max-num-queued-tokens", "900", "max_num_queued_tokens", 900),
     ("--queue-full-status", "429", "queue_full_status", 429),
-    ("--tokenizer", "/models/x", "tokenizer_path", Path("/models/x")),
+    ("--tokenizer", __file__, "tokenizer_path", Path(__file__)),
     ("--api-key", "a, b", "api_keys", ("a", "b")),
     ("--failure-injection-rate", "2.5", "failure_rate_percent", 2.5),
     ("--failure-types", "rate_limit,disconnect", "failure_types", ("rate_limit", "disconnect")),
@@ -36,7 +36,17 @@ WRONG = [
     ("--latency-jitter", "2", "must be a number from 0 to 1"),
     ("--metrics-dialects", "statsd", "must be one of vllm, vllm-legacy, sglang"),
     ("--kv-events-nats-format", "xml", "must be one of dynamo-jetstream"),
+    ("--kv-events-config", "{", 'not JSON such as {"enable_kv_cache_events": true}: '),
+    ("--kv-events-config", '{"hwm": -1}', "hwm: must be an integer"),
+    ("--tokenizer", "/nowhere", "no tokenizer at '/nowhere'; name a tokenizer.json or its"),
+    ("--scheduling-policy", "lifo", "must be one of fcfs, priority, not 'lifo'"),
+    ("--prefix-caching-hash-algo", "sha256", "must be one of xxh3, sha256_cbor, not 'sha256'"),
 ]
+WRONG_ELSEWHERE = [
+    ("--namespace", "DYN_NAMESPACE", "a b", "must consist of A-Z, a-z, 0-9, -, _ and dots"),
+    ("--etcd-endpoints", "ETCD_ENDPOINTS", "etcd:2379", "must be http:// or https:// URLs"),
+]
+"""With variables that are not named after the flag."""
 
 
 def config(*flags, environment=None):
@@ -105,6 +115,17 @@ def test_a_wrong_variable_is_named_with_the_remedy(capsys, flag, text, words):
     assert f"{variable_of(flag)}: {words}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("flag", "variable", "text", "words"), WRONG_ELSEWHERE)
+def test_the_variable_of_others_is_named_too(capsys, flag, variable, text, words):
+    with pytest.raises(SystemExit):
+        config(f"{flag}={text}")
+    assert f"argument {flag}: {words}" in capsys.readouterr().err
+
+    with pytest.raises(SystemExit):
+        config(environment={variable: text})
+    assert f"argument {flag}: {variable}: {words}" in capsys.readouterr().err
+
+
 def test_a_switch_is_not_set_by_other_words(capsys):
     with pytest.raises(SystemExit):
         config(environment={"MOCKER_ENABLE_REQUEST_ID_HEADERS": "on and off"})
@@ -119,6 +140,29 @@ def test_the_help_names_the_variable(capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "[MOCKER_QUEUE_FULL_STATUS]" in shown
     assert "[MOCKER_API_KEY]" in shown
+
+
+def test_variables_that_have_no_effect_are_named():
+    environment = {
+        "MOCKER_FAILURE_RATE": "5",
+        "MOCKER_BLOCK_SIZE": "16",
+        "MOCKER_MODE": "echo",
+        "MOCKER_CACHE": "/tmp",
+        "MOCKER_KUBECONFIG": "/config",
+        "MOCKER_TOKENIZER_PATH": "/tokenizer",
+        "MOCKER_LATENCY_JITER": "0.1",
+        "MODE": "echo",
+    }
+    arguments = _parser(environment).parse_args(["serve", "--no-nats"])
+
+    assert list(
+        stray_variables(environment, variables=arguments.variables, flags=vars(arguments))
+    ) == [
+        "MOCKER_BLOCK_SIZE has no effect: give the flag --block-size itself",
+        "MOCKER_FAILURE_RATE has no effect: is MOCKER_FAILURE_INJECTION_RATE meant?",
+        "MOCKER_LATENCY_JITER has no effect: is MOCKER_LATENCY_JITTER meant?",
+        "MOCKER_TOKENIZER_PATH has no effect: is MOCKER_TOKENIZER meant?",
+    ]
 
 
 def test_a_setting_can_stand_in_any_parser():

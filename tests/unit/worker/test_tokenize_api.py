@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from mocker_worker.config import ServerOptions
 from mocker_worker.hf_tokenizer import TokenizerUnusable
@@ -36,20 +36,39 @@ async def test_text_goes_to_tokens_and_back(run_worker):
         assert (status, answer) == (200, {"prompt": TEXT})
 
 
-async def test_tokens_are_those_that_the_engine_counts(run_worker):
-    async with run_worker() as worker:
-        messages = [{"role": "user", "content": TEXT}]
-        _, tokenized = await post(worker, "/tokenize", {"messages": messages})
-        _, chat = await post(
-            worker, "/v1/chat/completions", {"messages": messages, "max_tokens": 1}
-        )
-        _, prompt = await post(worker, "/tokenize", {"prompt": TEXT})
-        _, completion = await post(
-            worker, "/v1/completions", {"prompt": TEXT, "max_tokens": 1, "return_token_ids": True}
-        )
+@pytest.fixture
+def tokenizer_path(tmp_path):
+    """A model's own tokenizer, which puts a special token in front."""
+    model = Tokenizer(models.WordLevel({"[UNK]": 0, "<s>": 1, "world": 2}, unk_token="[UNK]"))
+    model.pre_tokenizer = pre_tokenizers.Whitespace()
+    model.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    model.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
 
-        assert tokenized["count"] == chat["usage"]["prompt_tokens"]
-        assert prompt["tokens"] == completion["choices"][0]["prompt_token_ids"]
+
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("is_built_in", [False, True])
+async def test_tokens_are_those_that_the_engine_counts(
+    run_worker, tokenizer_path, is_built_in, special
+):
+    """Routers ask the one and send to the other."""
+    server = ServerOptions(tokenizer_path=None if is_built_in else tokenizer_path)
+    async with run_worker(server=server) as worker:
+        chat = {"messages": [{"role": "user", "content": TEXT}], "add_special_tokens": special}
+        text = {"prompt": TEXT, "add_special_tokens": special}
+        rest = {"max_tokens": 1, "return_token_ids": True}
+        _, chat_tokens = await post(worker, "/tokenize", chat)
+        _, text_tokens = await post(worker, "/tokenize", text)
+        _, chat_answer = await post(worker, "/v1/chat/completions", chat | rest)
+        _, text_answer = await post(worker, "/v1/completions", text | rest)
+
+        assert chat_tokens["tokens"] == chat_answer["prompt_token_ids"]
+        assert text_tokens["tokens"] == text_answer["choices"][0]["prompt_token_ids"]
+        if not is_built_in:
+            assert (chat_tokens["tokens"][0] == 1) == (special is True)
+            assert (text_tokens["tokens"][0] == 1) == (special is not False)
 
 
 async def test_tokens_can_be_shown_as_text(run_worker):

@@ -3,6 +3,7 @@ import logging
 
 import pytest
 
+from mocker_protocol import __version__
 from mocker_protocol.engine_args import InvalidEngineArgs, PreemptionMode
 from mocker_worker.cli import _parser, engine_args, main, worker_config
 
@@ -114,6 +115,58 @@ def test_a_worker_has_one_role(capsys):
     assert "not allowed with" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flag", "text", "words"),
+    [
+        ("--port", "http", "must be a port, 0 to 65535, not 'http'"),
+        ("--port", "65536", "must be a port, 0 to 65535"),
+        ("--drain-grace-s", "2s", "must be a number of seconds, at least 0, not '2s'"),
+        ("--drain-timeout-s", "inf", "must be a number of seconds, at least 0"),
+        ("--drain-timeout-s", "-1", "must be a number of seconds, at least 0"),
+        ("--model-name", " ", "must not be empty"),
+        ("--nats-url", "http://n:4222", "must be nats://HOST:PORT (or tls, ws, wss)"),
+        ("--nats-url", "nats://a:4222,nats://b:4222", "must be nats://HOST:PORT"),
+        ("--namespace", "default/demo", "must consist of A-Z"),
+    ],
+)
+def test_a_flag_that_makes_no_sense_is_named_with_the_remedy(capsys, flag, text, words):
+    with pytest.raises(SystemExit) as caught:
+        parse(f"{flag}={text}")
+
+    assert caught.value.code == 2
+    assert f"argument {flag}: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["nats", "n:4222", "nats://n", "tls://user:pass@n:4222", "wss://n/nats", "nats://[::1]:4"],
+)
+def test_urls_of_nats_come_in_many_forms(url):
+    assert parse("--nats-url", url).nats_url == url
+
+
+def test_a_wrong_server_in_the_environment_is_named(capsys):
+    with pytest.raises(SystemExit):
+        parse(environment={"NATS_SERVER": "http://n"})
+
+    assert "argument --nats-url: NATS_SERVER: must be nats://" in capsys.readouterr().err
+
+
+def test_events_are_counted_from_one(capsys):
+    with pytest.raises(SystemExit):
+        _parser({}).parse_args(["events", "--count", "0"])
+
+    assert "argument --count: must be a whole number, at least 1" in capsys.readouterr().err
+
+
+def test_the_version_can_be_asked_for(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
 def test_mistakes_end_with_exit_code_2(tmp_path, capsys):
     path = file_with(tmp_path, {"blok_size": 16})
 
@@ -146,6 +199,26 @@ def test_the_environment_says_who_the_worker_is():
     assert config.component.kv_event_stream == (
         "namespace-default-demo-component-prefill-kv-events"
     )
+
+
+def test_values_from_the_environment_are_of_the_types_that_flags_give():
+    """A marked kind of string once got into the registration, which cannot encode it."""
+    by_flag = {
+        "--nats-url": ("NATS_SERVER", "nats://h:1"),
+        "--namespace": ("DYN_NAMESPACE", "ns"),
+        "--etcd-endpoints": ("ETCD_ENDPOINTS", "http://e:1"),
+        "--api-key": ("MOCKER_API_KEY", "k"),
+        "--kv-events-nats-format": ("MOCKER_KV_EVENTS_NATS_FORMAT", "dynamo-event-plane"),
+        "--failure-types": ("MOCKER_FAILURE_TYPES", "rate_limit"),
+        "--metrics-dialects": ("MOCKER_METRICS_DIALECTS", "vllm,sglang"),
+        "--mode": ("MOCKER_MODE", "echo"),
+    }
+    flags = [word for flag, (_, value) in by_flag.items() for word in (flag, value)]
+    given, found = vars(parse(*flags)), vars(parse(environment=dict(by_flag.values())))
+
+    for name, value in given.items():
+        assert found[name] == value, name
+        assert type(found[name]) is type(value), name
 
 
 def test_without_an_environment_a_worker_invents_its_uid():

@@ -141,11 +141,14 @@ async def test_prefill_workers_answer_one_token_and_the_hand_off(run_worker):
         assert params["remote_block_ids"] == [[0, 1, 2]]
 
 
-async def test_a_prefill_answer_waits_until_the_kv_has_been_transferred(run_worker):
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prefill_answer_waits_until_the_kv_has_been_transferred(run_worker, stream):
     transfer = {"kv_transfer_bandwidth": 1.0, "kv_bytes_per_token": 30_000_000}
     async with run_worker(worker_type="prefill", **transfer) as worker:
         began = asyncio.get_running_loop().time()
-        await call(worker, "POST", "/v1/completions", json={"prompt": list(range(10))})
+        body = {"prompt": list(range(10)), "stream": stream}
+        _, _, answer = await call(worker, "POST", "/v1/completions", json=body)
+        assert b"kv_transfer_params" in answer
         assert asyncio.get_running_loop().time() - began >= 0.3
 
 

@@ -5,17 +5,22 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 
+from mocker_protocol import __version__
 from mocker_protocol.engine_args import (
     EngineArgs,
     InvalidEngineArgs,
     KvTransferTiming,
     PreemptionMode,
+    PrefixCachingHashAlgo,
+    SchedulingPolicy,
     load_engine_args,
 )
 from mocker_protocol.names import Component, WorkerType
@@ -24,11 +29,24 @@ from mocker_worker import log
 from mocker_worker.config import EventOptions, NatsFormat, WorkerConfig
 from mocker_worker.events.zmq_options import parse_zmq_options, zmq_options
 from mocker_worker.server.flags import add_server_flags, server_options
-from mocker_worker.settings import one_of, setting
+from mocker_worker.settings import (
+    checked,
+    count,
+    namespace,
+    nats_url,
+    not_empty,
+    one_of,
+    port,
+    seconds,
+    setting,
+    stray_variables,
+    urls,
+)
 from mocker_worker.startup import cheap_imports
 
 DEFAULT_NATS_URL = "nats://localhost:4222"
 DEFAULT_NAMESPACE = "dynamo"
+_LOG_VARIABLES = ("MOCKER_LOG_LEVEL", "MOCKER_LOG_FORMAT")
 
 _ENGINE_FLAGS: Mapping[str, str] = {
     "num_gpu_blocks_override": "num_gpu_blocks",
@@ -135,6 +153,9 @@ def worker_config(arguments: argparse.Namespace, environment: Mapping[str, str])
 
 def _serve(arguments: argparse.Namespace) -> int:
     config = worker_config(arguments, os.environ)
+    known = (*_LOG_VARIABLES, *arguments.variables)
+    for line in stray_variables(os.environ, variables=known, flags=vars(arguments)):
+        logging.getLogger(__name__).warning(line)
     if arguments.print_engine_args:
         print(config.args.model_dump_json(indent=2))
         return 0
@@ -183,6 +204,7 @@ async def _print_events(arguments: argparse.Namespace) -> int:
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mocker-worker", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="run a worker"), environment)
     _add_events(commands.add_parser("events", help="print KV events"), environment)
@@ -190,40 +212,79 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def _add_nats(parser: argparse._ActionsContainer, environment: Mapping[str, str]) -> None:
-    parser.add_argument(
+    setting(
+        parser,
+        environment,
         "--nats-url",
+        nats_url,
+        default=DEFAULT_NATS_URL,
+        variable="NATS_SERVER",
         metavar="URL",
-        default=environment.get("NATS_SERVER") or DEFAULT_NATS_URL,
-        help="NATS server (default: NATS_SERVER, else %(default)s)",
+        help=f"NATS server (default: {DEFAULT_NATS_URL})",
     )
 
 
 def _add_namespace(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
-    parser.add_argument(
+    setting(
+        parser,
+        environment,
         "--namespace",
-        default=environment.get("DYN_NAMESPACE") or DEFAULT_NAMESPACE,
-        help="Dynamo namespace (default: DYN_NAMESPACE, else dynamo)",
+        namespace,
+        default=DEFAULT_NAMESPACE,
+        variable="DYN_NAMESPACE",
+        help=f"Dynamo namespace (default: {DEFAULT_NAMESPACE})",
     )
 
 
 def _add_serve(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     parser.set_defaults(run=_serve)
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
-    parser.add_argument("--port", type=_port, default=8000, help="0 takes any free port")
-    parser.add_argument("--model-name", default="mock", metavar="NAME", help="served model")
+    parser.add_argument("--port", type=checked(port), default=8000, help="0 takes any free port")
+    parser.add_argument(
+        "--model-name", type=checked(not_empty), default="mock", metavar="NAME", help="served model"
+    )
     nats = parser.add_mutually_exclusive_group()
     _add_nats(nats, environment)
     nats.add_argument("--no-nats", action="store_true", help="no events, no registration")
     _add_namespace(parser, environment)
     parser.add_argument("--worker-uid", metavar="UID", help="default: POD_UID, else random")
-    parser.add_argument("--drain-timeout-s", type=_seconds, default=120.0, metavar="S")
-    parser.add_argument("--drain-grace-s", type=_seconds, default=2.0, metavar="S")
+    parser.add_argument(
+        "--drain-timeout-s",
+        type=checked(seconds),
+        default=120.0,
+        metavar="S",
+        help="longest time after SIGTERM for requests to end (default: 120)",
+    )
+    parser.add_argument(
+        "--drain-grace-s",
+        type=checked(seconds),
+        default=2.0,
+        metavar="S",
+        help="least time to accept after SIGTERM (default: 2)",
+    )
     add_server_flags(parser.add_argument_group("HTTP server"), environment)
     _add_kv_events(parser.add_argument_group("KV events"), environment)
     engine = parser.add_argument_group("engine", "flags that are not given keep defaults")
     _add_engine(engine)
-    setting(engine, environment, "--scheduling-policy", metavar="fcfs|priority")
-    setting(engine, environment, "--prefix-caching-hash-algo", metavar="xxh3|sha256_cbor")
+    _add_engine_word(engine, environment, "--scheduling-policy", SchedulingPolicy)
+    _add_engine_word(engine, environment, "--prefix-caching-hash-algo", PrefixCachingHashAlgo)
+
+
+def _add_engine_word(
+    parser: argparse._ArgumentGroup,
+    environment: Mapping[str, str],
+    flag: str,
+    words: type[StrEnum],
+) -> None:
+    known = [str(word) for word in words]
+    setting(
+        parser,
+        environment,
+        flag,
+        one_of(known),
+        metavar="|".join(known),
+        help=f"(default: {known[0]})",
+    )
 
 
 def _add_kv_events(parser: argparse._ArgumentGroup, environment: Mapping[str, str]) -> None:
@@ -236,13 +297,15 @@ def _add_kv_events(parser: argparse._ArgumentGroup, environment: Mapping[str, st
         metavar="FORMAT",
         help=f"{', '.join(NatsFormat)} (default: {NatsFormat.JETSTREAM})",
     )
-    parser.add_argument(
+    setting(
+        parser,
+        environment,
         "--etcd-endpoints",
-        type=_urls,
-        default=environment.get("ETCD_ENDPOINTS") or "",
+        urls,
+        default=(),
+        variable="ETCD_ENDPOINTS",
         metavar="URLS",
-        help="etcd by which Dynamo discovers workers, separated by commas (default: "
-        "ETCD_ENDPOINTS, else none)",
+        help="etcd by which Dynamo discovers workers, separated by commas (default: none)",
     )
     setting(
         parser,
@@ -250,7 +313,8 @@ def _add_kv_events(parser: argparse._ArgumentGroup, environment: Mapping[str, st
         "--kv-events-config",
         parse_zmq_options,
         metavar="JSON",
-        help="KV events on ZMQ, in vLLM's words",
+        help="KV events on ZMQ, in vLLM's words, such as "
+        '\'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}\'',
     )
 
 
@@ -291,7 +355,7 @@ def _add_events(parser: argparse.ArgumentParser, environment: Mapping[str, str])
     _add_nats(parser, environment)
     _add_namespace(parser, environment)
     parser.add_argument("--component", choices=["prefill", "backend"], help="default: both")
-    parser.add_argument("--count", type=int, metavar="N", help="exit after N events")
+    parser.add_argument("--count", type=checked(count), metavar="N", help="exit after N events")
     parser.add_argument("--from-start", action="store_true", help="begin with the oldest event")
     parser.add_argument(
         "--no-follow",
@@ -302,27 +366,6 @@ def _add_events(parser: argparse.ArgumentParser, environment: Mapping[str, str])
     formats = [NatsFormat.JETSTREAM, NatsFormat.EVENT_PLANE]
     parser.add_argument("--format", type=NatsFormat, choices=formats, default=formats[0])
     parser.add_argument("--output", choices=["text", "json"], default="text")
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError("must be 0..65535")
-    return port
-
-
-def _urls(text: str) -> tuple[str, ...]:
-    urls = tuple(filter(None, text.split(",")))
-    if not all(url.startswith(("http://", "https://")) for url in urls):
-        raise argparse.ArgumentTypeError("must be http:// or https:// URLs, separated by commas")
-    return urls
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError("must be a number of seconds, at least 0")
-    return seconds
 
 
 if __name__ == "__main__":

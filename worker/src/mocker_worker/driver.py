@@ -25,6 +25,9 @@ _LONGEST_TURN_S = 0.005
 class EngineStopped(Exception):
     """The engine went away before a request was finished."""
 
+    def __init__(self) -> None:
+        super().__init__("the worker is shutting down")
+
 
 class TokenConsumer(Protocol):
     """Takes the tokens of one request; it must neither block nor raise."""
@@ -80,6 +83,7 @@ class EngineDriver:
         """Streams with tokens for their consumers."""
         self._num_new = 0
         """Requests that no pass has looked at yet."""
+        self._is_stopped = False
         self._work = asyncio.Event()
         self._running_in_pass = 0
         self._usage_in_pass_ratio = 0.0
@@ -119,7 +123,10 @@ class EngineDriver:
 
         Raises:
             RequestRefused: if it can never fit.
+            EngineStopped: after `stop`.
         """
+        if self._is_stopped:
+            raise EngineStopped
         self.engine.add_request(request)
         stream = TokenStream(request, consumer, RequestTimes(self._clock.now_s(), group))
         self._streams[request.request_id] = stream
@@ -141,6 +148,7 @@ class EngineDriver:
 
     def stop(self) -> None:
         """End all streams that are open, those that wait for their last token included."""
+        self._is_stopped = True
         streams = [*self._streams.values(), *(stream for stream, _, _ in self._deliveries)]
         for stream in dict.fromkeys(streams):
             if stream.is_open:

@@ -168,7 +168,6 @@ class Worker:
             model_name=config.model_name,
             max_model_len=args.max_model_len or args.kv_capacity_tokens,
             faults=self._faults,
-            headers={},
         )
         parts = (
             api,

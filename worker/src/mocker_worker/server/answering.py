@@ -59,7 +59,7 @@ class Answer(ChoiceOwner):
         if not self._is_stopped:
             await self._waiter
         if self._is_stopped:
-            raise EngineStopped("the worker is shutting down")
+            raise EngineStopped
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -126,7 +126,7 @@ class StreamedAnswer(Answer):
         if self.is_finished:
             self._late.append(events)
             self._wake()
-        else:
+        elif events:  # an empty chunk would end the response
             self._write(events)
 
     async def first_tokens(self) -> None:
@@ -137,6 +137,11 @@ class StreamedAnswer(Answer):
         """
         while not self._early:
             await self._wait()
+
+    def keep_one_token(self) -> None:
+        """Forget all tokens that have come but the first one, for a stream that is to break."""
+        choice, token_ids, _ = self._early[0]
+        self._early = [(choice, token_ids[:1], None)]
 
     async def begin(
         self, http: web.Request, response: web.StreamResponse, answer_format: AnswerFormat
@@ -154,20 +159,18 @@ class StreamedAnswer(Answer):
         for tokens in self._early:  # came while the head was written
             self.take(*tokens)
 
-    async def end(self) -> bytes:
-        """Wait for the last token; return the events that are not written yet.
+    async def end(self, *, include_usage: bool) -> bytes:
+        """Wait for the last token; return all that is not written yet.
 
         Raises:
             EngineStopped: if it will never come.
         """
+        assert self._format is not None, "begin comes first"
         while not self.is_finished:
             await self._wait()
-        return b"".join(self._late)
-
-    def ending(self, *, include_usage: bool) -> bytes:
-        """Return what follows the last token."""
-        assert self._format is not None, "begin comes first"
-        return (self._format.usage(self.usage()) if include_usage else b"") + DONE
+        if include_usage:
+            self._late.append(self._format.usage(self.usage()))
+        return b"".join([*self._late, DONE])
 
     def _events(
         self, choice: Choice, token_ids: list[int], finish_reason: FinishReason | None
@@ -181,27 +184,18 @@ class StreamedAnswer(Answer):
             if choice.text is None:
                 self._plain[choice.index] = self._format.plain(choice)
         if choice.text is not None:
-            events = self._piece_events(choice, token_ids, finish_reason)
+            events = b"".join(
+                [
+                    self._format.piece(choice, piece, self._usage_of(choice))
+                    for piece in choice.read(token_ids, finish_reason)
+                ]
+            )
         else:
             choice.count(len(token_ids), finish_reason)
             events = self._plain[choice.index].of(token_ids, finish_reason)
         if choice.finish_reason is not None:
             self._end(choice)
         return opening + events
-
-    def _piece_events(
-        self, choice: Choice, token_ids: list[int], finish_reason: FinishReason | None
-    ) -> bytes:
-        assert self._format is not None, "begin comes first"
-        events: list[bytes] = []
-        last = len(token_ids) - 1
-        for position, token_id in enumerate(token_ids):
-            reason = finish_reason if position == last else None
-            for piece in choice.read([token_id], reason):
-                events.append(self._format.piece(choice, piece, self._usage_of(choice)))
-            if choice.finish_reason is not None:
-                break
-        return b"".join(events)
 
     def _usage_of(self, choice: Choice) -> Usage | None:
         if not self._continuous_usage:

@@ -132,7 +132,7 @@ class AnswerFormat:
             message["stop_reason"] = piece.stop_reason
         if self._returns_token_ids:
             message["token_ids"] = list(piece.token_ids)
-            if not self._head.is_chat and choice.num_tokens == 1:
+            if not self._head.is_chat and choice.num_tokens <= 1:
                 message["prompt_token_ids"] = list(choice.prompt.token_ids)
         extra = self._extra if piece.finish_reason is not None else {}
         return self._event([message], usage, extra)
@@ -233,9 +233,9 @@ def generated_json(tokenizer: Tokenizer) -> Mapping[int, bytes]:
     return {token_id: _encode(text) for token_id, text in tokenizer.generated_texts.items()}
 
 
-def error_event(body: bytes) -> bytes:
-    """Return an error in the middle of a stream."""
-    return b"data: " + body + b"\n\n"
+def error_ending(body: bytes) -> bytes:
+    """Return what ends a stream with an error, given the error's JSON."""
+    return b"data: " + body + b"\n\n" + DONE
 
 
 def _delta(piece: Piece, tool: CalledTool | None) -> dict[str, Any]:

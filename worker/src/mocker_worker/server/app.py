@@ -75,6 +75,8 @@ async def _answer_or_error(http: web.Request, handler: _Handler) -> web.StreamRe
     except (ConnectionResetError, web.RequestPayloadError):
         return error_response(ApiError(HTTPStatus.BAD_REQUEST, "the body did not arrive"))
     except Exception:
+        if http.writer.output_size:
+            raise  # half an answer is out: aiohttp logs the error and closes the connection
         log.exception("%s %s failed", http.method, http.path)
         return error_response(ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"))
 

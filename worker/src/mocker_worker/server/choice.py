@@ -1,6 +1,6 @@
 """One of the answers to a request: from the engine's tokens to the text that a client sees."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,7 +99,7 @@ class ChoiceText:
         if reason is not None and self._decoder is not None:
             text += self._decoder.flush()
         if (matcher := self._matcher) is not None:
-            text = matcher.push(text, may_stop=self._num_tokens >= self._options.min_tokens)
+            text = matcher.push(text, may_stop=self._num_tokens > self._options.min_tokens)
             if matcher.matched is not None:
                 reason, stop_reason = "stop", matcher.matched
             elif reason is not None:
@@ -192,19 +192,20 @@ class Choice:
         if self.answer is not None:
             self.answer.engine_stopped()
 
-    def read(self, token_ids: Sequence[int], finish_reason: FinishReason | None) -> list[Piece]:
-        """Turn tokens into pieces up to the end of the answer; `text` must be there."""
+    def read(self, token_ids: Sequence[int], finish_reason: FinishReason | None) -> Iterator[Piece]:
+        """Count tokens, each as its piece is given, up to the end of the answer.
+
+        Only for a choice with `text`; a plain one has no pieces.
+        """
         assert self.text is not None, "a plain choice has no pieces"
-        pieces: list[Piece] = []
         last = len(token_ids) - 1
         for position, token_id in enumerate(token_ids):
             piece = self.text.push(token_id, finish_reason if position == last else None)
             self.num_tokens += not self.text.is_silent
-            pieces.append(piece)
+            self.finish_reason = piece.finish_reason
+            yield piece
             if piece.finish_reason is not None:
-                self.finish_reason = piece.finish_reason
-                break
-        return pieces
+                return
 
     def count(self, num_tokens: int, finish_reason: FinishReason | None) -> None:
         """Count tokens of a plain choice."""

@@ -30,7 +30,7 @@ def add_server_flags(parser: argparse._ActionsContainer, environment: Mapping[st
         parser,
         environment,
         "--tokenizer",
-        Path,
+        _tokenizer_path,
         metavar="PATH",
         help="Hugging Face tokenizer.json or its directory (default: built in)",
     )
@@ -135,6 +135,13 @@ def server_options(arguments: argparse.Namespace) -> ServerOptions:
         failure_types=arguments.failure_types,
         latency_jitter=arguments.latency_jitter,
     )
+
+
+def _tokenizer_path(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file() and not (path / "tokenizer.json").is_file():
+        raise ValueError(f"no tokenizer at {text!r}; name a tokenizer.json or its directory")
+    return path
 
 
 def _dialects(text: str) -> frozenset[str]:

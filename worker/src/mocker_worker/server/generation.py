@@ -1,5 +1,6 @@
 """From a checked API request to requests for the engine: limits, ids, rank and hand-off."""
 
+import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,8 @@ from mocker_worker.driver import EngineDriver
 from mocker_worker.engine import Request, RequestRefused
 from mocker_worker.server.choice import Choice, ChoiceText, TextOptions
 from mocker_worker.server.errors import ApiError, InvalidRequest
-from mocker_worker.server.requests import (
-    DEFAULT_CHAT_TOKENS,
-    MAX_CHOICES,
-    GenerationRequest,
-    Prompt,
-)
+from mocker_worker.server.requests import DEFAULT_CHAT_TOKENS, GenerationRequest, Prompt
+from mocker_worker.server.response_headers import given_request_id
 from mocker_worker.server.scripts import ScriptWriter, lengthened
 from mocker_worker.stats import RequestGroup, WorkerStats
 from mocker_worker.tokenizer import Tokenizer
@@ -51,6 +48,7 @@ class Generation:
 
         Raises:
             ApiError: if something can never fit.
+            EngineStopped: if the worker is shutting down.
         """
         groups: dict[int, RequestGroup] = {}
         n = sum(choice.prompt is self.choices[0].prompt for choice in self.choices)
@@ -59,7 +57,7 @@ class Generation:
                 group = groups.setdefault(id(choice.prompt), RequestGroup(n))
                 choice.stream = self.driver.submit(request, choice, group=group)
         except RequestRefused as error:
-            self.cancel()
+            self.close()
             raise InvalidRequest(error.field, str(error)) from error
 
     def finish(self, choice: Choice) -> None:
@@ -67,11 +65,17 @@ class Generation:
         if choice.stream is not None:
             self.driver.finish(choice.stream)
 
-    def cancel(self) -> None:
-        """Drop what is not finished."""
+    async def hand_over(self) -> None:
+        """Wait for the prompt's KV to be with the decode worker."""
+        if self.transfer_s:
+            await asyncio.sleep(self.transfer_s)
+
+    def close(self) -> None:
+        """Drop what is not finished, and untie all, so that nothing waits for a collector."""
         for choice in self.choices:
             if choice.stream is not None:
                 self.driver.cancel(choice.stream)
+            choice.stream = choice.answer = None
 
 
 class Generator:
@@ -120,11 +124,9 @@ class Generator:
         """
         model = self.check_model(request.model)
         prompts = [self._truncated(request, item) for item in request.prompts(self.tokenizer)]
-        if len(prompts) * (request.n or 1) > MAX_CHOICES:
-            raise InvalidRequest("n", f"n: at most {MAX_CHOICES} answers per request; lower it")
         driver = self._rank(headers.get("X-data-parallel-rank"))
         self._check_queue(driver)
-        name = headers.get("X-Request-Id") or request.request_id or ""
+        name = given_request_id(headers) or request.request_id or ""
         answer_id = name[:_MAX_ID_CHARACTERS] or uuid.uuid4().hex
         planner = _ChoicePlanner(request, answer_id, self._args, self._scripts)
         planned = [
@@ -169,9 +171,20 @@ class Generator:
             return 1
         if asked is not None:
             return asked
-        if limit is None:
-            return DEFAULT_CHAT_TOKENS
-        return max(1, min(limit, self._args.kv_capacity_tokens) - prompt_tokens)
+        return self._default_tokens(request, prompt_tokens)
+
+    def _default_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """Return how long an answer gets whose request does not say."""
+        limit, room = self._args.max_model_len, self._args.kv_capacity_tokens - prompt_tokens
+        most = DEFAULT_CHAT_TOKENS if limit is None else limit - prompt_tokens
+        tokens = max(1, min(most, room))
+        if (request.min_tokens or 0) > tokens:
+            raise InvalidRequest(
+                "min_tokens",
+                f"min_tokens: must be at most {tokens}, the length of the answer; lower it, or say "
+                f"{request.length_field}",
+            )
+        return tokens
 
     def _rank(self, wanted: str | None) -> EngineDriver:
         if wanted is None:
@@ -261,6 +274,7 @@ class _ChoicePlanner:
             request = msgspec.structs.replace(request, seed=request.seed + sample)
         script = self._scripts.script(request, prompt, name)
         wanted = max_tokens if request.ignore_eos else (request.min_tokens or 0)
+        wanted = min(wanted, self._args.kv_capacity_tokens)  # beyond it the engine refuses
         script = script._replace(token_ids=lengthened(script.token_ids, wanted))
         is_plain = (
             not script.token_ids

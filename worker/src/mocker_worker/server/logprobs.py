@@ -83,9 +83,7 @@ class LogprobsFormat:
             assert token_id is not None, "only the first token has no log probability"
             names.append(self._name(token_id))
             logprobs.append(None if token is None else token.logprob)
-            tops.append(
-                None if token is None else {self._name(other): value for other, value in token.top}
-            )
+            tops.append(None if token is None else self._top(token))
             offsets.append(offset)
             offset += len(self._text_of(token_id))
         return {
@@ -112,6 +110,11 @@ class LogprobsFormat:
                 }
             )
         return shown
+
+    def _top(self, token: TokenLogprob) -> dict[str, float]:
+        """Return a completion's alternatives; the token itself is always one of them."""
+        most_likely = [(token.token_id, token.logprob), *token.top]
+        return {self._name(other): value for other, value in most_likely}
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         name = self._name(token_id)

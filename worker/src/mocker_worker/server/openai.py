@@ -1,22 +1,16 @@
 """Handlers of the OpenAI API: chat completions, completions and the list of models."""
 
-import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from http import HTTPStatus
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from mocker_worker.driver import EngineStopped
 from mocker_worker.lifecycle import Lifecycle, LifeState
 from mocker_worker.server.answering import StreamedAnswer, WholeAnswer
-from mocker_worker.server.answers import (
-    DONE,
-    AnswerFormat,
-    AnswerHead,
-    error_event,
-    generated_json,
-)
+from mocker_worker.server.answers import AnswerFormat, AnswerHead, error_ending, generated_json
 from mocker_worker.server.errors import ApiError, error_body, unavailable
 from mocker_worker.server.faults import Fault, FaultKind, FaultPlan
 from mocker_worker.server.generation import Generation, Generator
@@ -39,7 +33,6 @@ class OpenAiApi:
         model_name: str,
         max_model_len: int,
         faults: FaultPlan,
-        headers: Mapping[str, str],
     ) -> None:
         self._generator = generator
         self._lifecycle = lifecycle
@@ -47,7 +40,6 @@ class OpenAiApi:
         self._max_model_len = max_model_len
         self._faults = faults
         self._created_s = int(time.time())
-        self._headers = headers
         self._texts = generated_json(generator.tokenizer)
 
     def add_routes(self, app: web.Application) -> None:
@@ -94,7 +86,7 @@ class OpenAiApi:
             except EngineStopped as error:
                 raise unavailable(str(error)) from error
             finally:
-                generation.cancel()
+                generation.close()
         finally:
             self._lifecycle.end_request()
 
@@ -122,19 +114,17 @@ class OpenAiApi:
             return await self._stream(http, request, generation, answer_format, fault)
         if fault is not None:
             _break(http, fault)
-            raise _INJECTED
+            raise _broken()
         return await self._whole(generation, answer_format)
 
     async def _whole(self, generation: Generation, answer_format: AnswerFormat) -> web.Response:
         answer = WholeAnswer(generation.choices, generation.finish)
         generation.submit()
         await answer.wait()
-        if generation.transfer_s:
-            await asyncio.sleep(generation.transfer_s)
+        await generation.hand_over()
         response = web.Response(
             body=answer_format.whole(answer.choices, answer.usage()),
             content_type="application/json",
-            headers=self._headers,
         )
         self._close_when_draining(response)
         return response
@@ -152,22 +142,23 @@ class OpenAiApi:
         )
         generation.submit()
         await answer.first_tokens()
-        response = web.StreamResponse(headers=self._headers)
+        response = web.StreamResponse()
         response.content_type = "text/event-stream"
         response.headers["Cache-Control"] = "no-cache"
         self._close_when_draining(response)
-        try:
+        if http.version < HttpVersion11:
+            response.force_close()  # nothing else tells a client of HTTP/1.0 where the body ends
+        with contextlib.suppress(ConnectionResetError):  # the client has left
+            if fault is not None:
+                answer.keep_one_token()
             await answer.begin(http, response, answer_format)
             if fault is not None:
-                await _break_off(http, response, fault)
-                return response
-            await response.write_eof(
-                await answer.end() + answer.ending(include_usage=request.include_usage)
-            )
-        except EngineStopped as error:
-            await response.write_eof(error_event(error_body(unavailable(str(error)))) + DONE)
-        except ConnectionResetError:
-            pass  # the client has left
+                generation.close()
+                _break(http, fault)
+                rest = error_ending(error_body(_broken()))
+            else:
+                rest = await _rest(answer, generation, include_usage=request.include_usage)
+            await response.write_eof(rest)
         return response
 
     def _close_when_draining(self, response: web.StreamResponse) -> None:
@@ -176,16 +167,21 @@ class OpenAiApi:
             response.force_close()
 
 
-_INJECTED = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "The stream broke (injected fault)")
-
-
 def _break(http: web.Request, fault: Fault) -> None:
     """Cut the connection, if that is the fault."""
     if fault.kind is FaultKind.DISCONNECT and http.transport is not None:
         http.transport.abort()
 
 
-async def _break_off(http: web.Request, response: web.StreamResponse, fault: Fault) -> None:
-    """End a stream that has begun with a fault."""
-    _break(http, fault)
-    await response.write_eof(error_event(error_body(_INJECTED)) + DONE)
+def _broken() -> ApiError:
+    return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "The stream broke (injected fault)")
+
+
+async def _rest(answer: StreamedAnswer, generation: Generation, *, include_usage: bool) -> bytes:
+    """Return the end of a stream, when it is time for it."""
+    try:
+        rest = await answer.end(include_usage=include_usage)
+    except EngineStopped as error:
+        return error_ending(error_body(unavailable(str(error))))
+    await generation.hand_over()
+    return rest

@@ -47,7 +47,7 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
-    """What an answer must look like (vLLM's `structured_outputs`); one of the fields."""
+    """What an answer must look like (vLLM's `structured_outputs`): exactly one of the fields."""
 
     json: str | dict[str, Any] | None = None
     choice: list[str] | None = None
@@ -101,6 +101,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: Logprobs | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds them to prompts; by default not to chats."""
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=_MAX_INTEGER)] | None = None
     priority: Integer | None = None
     request_id: str | None = None
@@ -154,6 +156,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         """How many alternatives are told beside each token's own log probability; None: nothing."""
         return None
 
+    @property
+    def num_prompts(self) -> int:
+        """How many `prompts` will return."""
+        return 1
+
     def answer_tokens(self) -> int | None:
         """Return how many tokens are asked for; None when the request does not say."""
         return self.max_tokens
@@ -177,6 +184,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
                 "stream_options", "stream_options: only allowed when stream is true"
             )
         self._check_length()
+        if self.num_prompts * (self.n or 1) > MAX_CHOICES:
+            raise InvalidRequest("n", f"n: at most {MAX_CHOICES} answers per request; lower it")
         if "" in self.stops:
             raise InvalidRequest("stop", "stop: cannot contain an empty string; remove it")
         if self.stream and self.prompt_logprobs is not None:
@@ -199,10 +208,24 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search"):
             if getattr(self, field):
                 raise NotSupported(field, "leave it out")
-        outputs = self.structured_outputs
-        for field in ("regex", "grammar", "structural_tag"):
-            if outputs is not None and getattr(outputs, field) is not None:
-                raise NotSupported(f"structured_outputs.{field}", "use json or choice")
+        if self.structured_outputs is not None:
+            self._check_outputs(self.structured_outputs)
+
+    def _check_outputs(self, outputs: StructuredOutputs) -> None:
+        given = [
+            field for field in outputs.__struct_fields__ if getattr(outputs, field) is not None
+        ]
+        if len(given) != 1:
+            raise InvalidRequest(
+                "structured_outputs",
+                f"structured_outputs: needs exactly one kind, not {', '.join(given) or 'none'}",
+            )
+        if given[0] in ("regex", "grammar", "structural_tag"):
+            raise NotSupported(f"structured_outputs.{given[0]}", "use json or choice")
+        if outputs.choice is not None and not all(outputs.choice or [""]):
+            raise InvalidRequest(
+                "structured_outputs", "structured_outputs.choice: needs texts that are not empty"
+            )
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -224,6 +247,12 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         """`logprobs`."""
         return self.logprobs
 
+    @property
+    def num_prompts(self) -> int:
+        """One, unless the prompt is a list of prompts."""
+        prompt = self.prompt
+        return 1 if isinstance(prompt, str) or isinstance(prompt[0], int) else len(prompt)
+
     def answer_tokens(self) -> int:
         """Return `max_tokens`, by default 16."""
         return DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
@@ -232,19 +261,27 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         """Take a string, token ids, or a list of either."""
         prompt = self.prompt
         if isinstance(prompt, str):
-            return [Prompt(tokenizer.encode(prompt), prompt)]
-        if not prompt:
-            raise InvalidRequest("prompt", "prompt: is empty; send at least one token")
+            return [self._encoded(prompt, tokenizer)]
         if isinstance(prompt[0], int):
             return [Prompt(self._ids(prompt), None)]
         return [self._one(item, tokenizer) for item in prompt]
+
+    def check(self) -> None:
+        """Check what only completions have, too."""
+        if not self.prompt:
+            raise InvalidRequest("prompt", "prompt: is empty; send at least one token")
+        super().check()
 
     def _one(self, item: str | int | list[int], tokenizer: Tokenizer) -> Prompt:
         if isinstance(item, int):
             self._refuse_mixture()
         if isinstance(item, str):
-            return Prompt(tokenizer.encode(item), item)
+            return self._encoded(item, tokenizer)
         return Prompt(item, None)
+
+    def _encoded(self, text: str, tokenizer: Tokenizer) -> Prompt:
+        special = self.add_special_tokens is not False
+        return Prompt(tokenizer.encode(text, add_special_tokens=special), text)
 
     def _ids(self, prompt: list[Any]) -> Sequence[int]:
         try:
@@ -296,13 +333,16 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     def prompts(self, tokenizer: Tokenizer) -> list[Prompt]:
         """Return the rendered chat."""
         text = tokenizer.render_chat([(message.role, message.text) for message in self.messages])
-        return [Prompt(tokenizer.encode(text), text)]
+        special = bool(self.add_special_tokens)
+        return [Prompt(tokenizer.encode(text, add_special_tokens=special), text)]
 
     def check(self) -> None:
         """Check what only chats have, too."""
         super().check()
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequest("top_logprobs", "top_logprobs: only allowed when logprobs is true")
+        if self.tool_choice not in (None, "none") and not self.tools:
+            raise InvalidRequest("tool_choice", "tool_choice: only allowed with tools; send some")
 
 
 def parse_chat(body: bytes) -> ChatRequest:

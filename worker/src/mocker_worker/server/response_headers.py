@@ -43,7 +43,7 @@ class ResponseHeaders:
         """Add them; a handler of the signal `on_response_prepare`."""
         response.headers.update(self._identity)
         if self._has_request_id:
-            response.headers[REQUEST_ID] = request_id(http.headers)
+            response.headers[REQUEST_ID] = given_request_id(http.headers) or uuid.uuid4().hex
         wanted = http.headers.get(orca.REQUEST_HEADER)
         if wanted is not None and http.path in _WITH_LOAD:
             report = self._load_report(wanted)
@@ -51,7 +51,7 @@ class ResponseHeaders:
                 response.headers[orca.RESPONSE_HEADER] = report
 
 
-def request_id(headers: Mapping[str, str]) -> str:
-    """Return the id that the client gave, or a new one if it gave none that a header can hold."""
+def given_request_id(headers: Mapping[str, str]) -> str:
+    """Return the id that the client gave; empty without one that headers and JSON can hold."""
     given = headers.get(REQUEST_ID, "")
-    return given if given and given.isascii() and given.isprintable() else uuid.uuid4().hex
+    return given if given.isascii() and given.isprintable() else ""
