@@ -28,12 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mocker-frontend: {error}", file=sys.stderr)
         return 2
     configure(level=arguments.log_level, style=arguments.log_format)
+    code = 0
     try:
         uvloop.run(serve(config))
-    except OSError as error:
-        print(f"mocker-frontend: cannot listen: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except* OSError as errors:
+        address = f"--host {config.host} --port {config.port}"
+        print(f"mocker-frontend: {address}: {errors.exceptions[0]}", file=sys.stderr)
+        code = 1
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,26 +53,26 @@ def _parser() -> argparse.ArgumentParser:
 def _add_serving(command: argparse.ArgumentParser) -> None:
     environ = os.environ
     command.add_argument("--host", default="0.0.0.0")
-    command.add_argument("--port", type=int, default=8000, help="0 takes a free port")
+    command.add_argument("--port", type=_port, default=8000, help="0 takes a free port")
     command.add_argument("--model-name", required=True)
     command.add_argument(
         "--routing", type=RoutingMode, choices=list(RoutingMode), default=RoutingMode.ROUND_ROBIN
     )
-    command.add_argument("--drain-timeout-s", type=float, default=60.0)
+    command.add_argument("--drain-timeout-s", type=_seconds, default=60.0)
     _setting(
         command,
         environ,
         "--drain-grace-s",
-        type=float,
+        type=_seconds,
         default=2.0,
         help="least time to accept after SIGTERM",
     )
-    _setting(command, environ, "--connect-timeout-s", type=float, default=2.0)
+    _setting(command, environ, "--connect-timeout-s", type=_seconds, default=2.0)
     _setting(
         command,
         environ,
         "--read-timeout-s",
-        type=float,
+        type=_seconds,
         default=600.0,
         help="longest silence of a worker",
     )
@@ -83,12 +85,8 @@ def _add_serving(command: argparse.ArgumentParser) -> None:
         metavar="KEY,...",
         help="keys that /v1 takes as bearer token; better given by variable, or VLLM_API_KEY",
     )
-    command.add_argument("--log-level", default=environ.get("MOCKER_LOG_LEVEL", "INFO"))
-    command.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default=environ.get("MOCKER_LOG_FORMAT", "text"),
-    )
+    _setting(command, environ, "--log-level", type=_level, default="INFO")
+    _setting(command, environ, "--log-format", choices=("text", "json"), default="text")
 
 
 def _setting(
@@ -103,6 +101,28 @@ def _setting(
         options["default"] = text  # argparse converts it as it does the flag's
     help_text = f"{options.pop('help', '')} [{variable}]".strip()
     command.add_argument(flag, help=help_text, **options)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be 0..65535, not {text[:40]!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be seconds, at least 0, not {text[:40]!r}")
+    return seconds
+
+
+def _level(text: str) -> str:
+    if text.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise argparse.ArgumentTypeError(f"must be debug, info, warning or error, not {text!r}")
+    return text
 
 
 def _names(text: str) -> tuple[str, ...]:

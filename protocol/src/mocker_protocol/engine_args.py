@@ -76,7 +76,13 @@ class KvTransferTiming(StrEnum):
 
 def _named(enum: type[StrEnum]) -> BeforeValidator:
     """Take the wire word of an enum, which strict mode would refuse."""
-    return BeforeValidator(lambda value: enum(value) if value in list(enum) else value)
+
+    def member(value: object) -> object:
+        if isinstance(value, str) and value not in list(enum):
+            raise ValueError(f"must be one of {', '.join(enum)}, not {value[:40]!r}")
+        return enum(value) if isinstance(value, str) else value
+
+    return BeforeValidator(member)
 
 
 def _rising(values: tuple[float, ...]) -> tuple[float, ...]:

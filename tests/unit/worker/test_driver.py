@@ -161,6 +161,15 @@ async def test_late_timers_do_not_slow_the_engine_down():
         assert rig.clock.deadlines == [pytest.approx(0.12)]
 
 
+async def test_a_driver_that_the_machine_held_up_makes_up_for_it():
+    async with running() as rig:
+        stream = rig.submit(max_tokens=24)
+        await rig.clock.move_to(0.304)
+
+        assert len(available(stream)) == 21
+        assert rig.clock.deadlines == [pytest.approx(0.31)]
+
+
 async def test_a_driver_far_behind_starts_afresh():
     async with running() as rig:
         stream = rig.submit(max_tokens=6)

@@ -208,3 +208,11 @@ def test_an_echo_alone_needs_no_answer():
     assert completion(echo=True, max_tokens=0).answer_tokens() == 0
     with pytest.raises(ApiError, match="at least 1"):
         completion(max_tokens=0)
+
+
+@pytest.mark.parametrize("prompt", [[-1], [2**32], [[1], [-1]], [2**64], ["a", [2**32]]])
+def test_a_token_id_that_no_vocabulary_has_is_named(prompt):
+    with pytest.raises(ApiError, match="prompt") as caught:
+        prompts(completion(prompt=prompt))
+
+    assert (caught.value.status, caught.value.param) == (400, "prompt")

@@ -67,5 +67,6 @@ def test_a_port_that_is_in_use_is_a_plain_error():
         )
 
     assert ended.returncode == 1
+    assert f"--port {port}: cannot listen" in ended.stderr
     assert "address already in use" in ended.stderr
     assert "Traceback" not in ended.stderr

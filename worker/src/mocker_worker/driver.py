@@ -1,10 +1,11 @@
 """The only place where the engine meets real time: one task per data-parallel rank.
 
-A pass starts with `step`; what it changed in the cache is published at once, its tokens are
+A pass starts with `run_pass`; what it changed in the cache is published at once, its tokens are
 delivered when it has ended, all in one go. Passes that follow each other are chained deadline to
-deadline, so timers that fire late do not slow the engine down; a driver that fell behind by more
-than a pass starts afresh instead of rushing. Where passes are shorter than the event loop can
-turn, as many are run per turn as take as long as the turn, and a stream gets their tokens at once.
+deadline, so timers that fire late do not slow the engine down. A driver that fell behind makes up
+for it by passes that end at once, unless it is half a second or more: then it starts afresh.
+Where passes are shorter than the event loop can turn, as many are run per turn as take as long as
+the turn, and a stream gets their tokens at once.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ from mocker_worker.stats import RankStats, RequestGroup, RequestTimes
 HEARTBEAT_S = 1.0
 _LONGEST_TURN_S = 0.005
 """Bounds what a new request waits for, however slowly the loop turns."""
+_LONGEST_LAG_S = 0.5
+"""What the machine may take away is made up for; what is longer is lost."""
 
 
 class EngineStopped(Exception):
@@ -179,7 +182,9 @@ class EngineDriver:
                 continue
             start_s = now_s if pass_end_s is None else pass_end_s
             duration_s = output.duration_ms / 1000.0 * self._jitter.factor()
-            pass_end_s = max(start_s + duration_s, now_s)
+            pass_end_s = start_s + duration_s
+            if pass_end_s < now_s - _LONGEST_LAG_S:
+                pass_end_s = now_s
             self._begin(output, now_s, duration_s)
             is_long = pass_end_s > now_s
             if is_long or now_s - turn_began_s >= turn_s:

@@ -141,7 +141,7 @@ class Worker:
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, self.config.host, self.config.port).start()
+            await self._listen(runner)
             port = int(runner.addresses[0][1])
             url = _url(self.config.host, port)
             log.info("listening on %s", url)
@@ -150,6 +150,13 @@ class Worker:
             yield port
         finally:
             await runner.cleanup()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        host, port = self.config.host, self.config.port
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise OSError(f"--host {host} --port {port}: cannot listen: {error}") from error
 
     def _app(self) -> web.Application:
         config, args = self.config, self.config.args

@@ -84,7 +84,13 @@ BY_NAME: dict[str, Any] = {
 
 def word(enum: type[StrEnum]) -> BeforeValidator:
     """Take the wire word of an enum, which strict mode alone would refuse."""
-    return BeforeValidator(lambda value: enum(value) if value in list(enum) else value)
+
+    def member(value: object) -> object:
+        if isinstance(value, str) and value not in list(enum):
+            raise ValueError(f"must be one of {', '.join(enum)}, not {value[:40]!r}")
+        return enum(value) if isinstance(value, str) else value
+
+    return BeforeValidator(member)
 
 
 def _quantity(value: Any) -> Any:  # noqa: ANN401 - a validator sees whatever was sent
