@@ -51,8 +51,12 @@ check: setup ## The one gate for style, types and layers
 	diff crds/mockerdeployments.mocker.dev.yaml charts/mocker-operator/crds/mockerdeployments.mocker.dev.yaml
 
 .PHONY: bench
-bench: setup cluster-up ## Measure the budgets; figures go to benchmarks/results.json
+bench: bench-worker cluster-up ## Measure all budgets; figures go to benchmarks/*.json
 	@$(ON_CLUSTER) .venv/bin/python benchmarks/budgets.py
+
+.PHONY: bench-worker
+bench-worker: setup ## Measure what a live worker's streams cost; no cluster, best on a quiet machine
+	-@.venv/bin/python benchmarks/streaming.py
 
 .PHONY: cluster-up
 cluster-up: ## Bring up the kind cluster alone

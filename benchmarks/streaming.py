@@ -16,6 +16,7 @@ else run. Figures go to benchmarks/streaming.json.
 
 import argparse
 import asyncio
+import http.client
 import json
 import os
 import re
@@ -27,6 +28,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 
@@ -188,8 +190,7 @@ def measure_prompts(rounds: int) -> Iterator[Figure]:
             for number in range(rounds + 1):
                 bodies = [body(number * 100 + k) for k in range(20)]
                 before_s = server.cpu_s()
-                for data in bodies:
-                    _post(server, data)
+                _post_all(server, bodies)
                 samples.append((server.cpu_s() - before_s) / len(bodies) * 1000)
             value = statistics.median(samples[1:])
             yield Figure(f"prompt of 32,768 tokens, {kind}", "ms CPU", value, 4.0, samples[1:])
@@ -215,24 +216,51 @@ def _rolled(number: int, items: list) -> list:
     ]
 
 
-def _post(server: Server, data: bytes) -> None:
-    request = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions", data=data)
-    with urllib.request.urlopen(request, timeout=30) as answer:
+def _post_all(server: Server, bodies: list[bytes]) -> None:
+    """Send requests on one connection, one after the other."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    for data in bodies:
+        connection.request("POST", "/v1/completions", data)
+        answer = connection.getresponse()
         answer.read()
+        assert answer.status == HTTPStatus.OK, answer.reason
+    connection.close()
 
 
 def measure_time(seconds: float) -> Iterator[Figure]:
-    """Compare gaps between tokens with the pass that was modelled, and the clock with its sum."""
+    """Compare gaps between tokens with the modelled pass, and the clock with the passes' sum."""
+    yield _idle_sleeper(min(seconds, 20.0))
+    for streams in (32, CONNECTIONS):
+        yield from _gaps(streams, seconds)
+
+
+def _idle_sleeper(seconds: float) -> Figure:
+    """Measure how late this machine wakes a process that does nothing else."""
+    late_ms, next_s = [], time.monotonic()
+    for _ in range(int(seconds / 0.015)):
+        next_s += 0.015
+        time.sleep(max(next_s - time.monotonic(), 0))
+        late_ms.append((time.monotonic() - next_s) * 1000)
+    errors_ms = sorted(abs(b - a) for a, b in pairwise(late_ms))
+    return Figure(
+        "gap of an idle sleeper on this machine, p99",
+        "ms",
+        _percentile(errors_ms, 99),
+        None,
+        [_percentile(errors_ms, q) for q in _PERCENTILES],
+    )
+
+
+def _gaps(streams: int, seconds: float) -> Iterator[Figure]:
     timing = HERE / "live/fixed_pass.json"
     pass_ms = json.loads(timing.read_text())["timing_model"]["decode_ms"]
     tokens = int(seconds * 1000 / pass_ms)
-    command = [*WORKER, "--extra-engine-args", str(timing)]
-    with running(command) as server:
+    with running([*WORKER, "--extra-engine-args", str(timing)]) as server:
         load = Load(
             server.port,
             lambda number: chat_body(number, 16, tokens),
-            connections=CONNECTIONS,
-            requests=CONNECTIONS,
+            connections=streams,
+            requests=streams,
             keeps_times=True,
         )
         before_s = server.cpu_s()
@@ -244,37 +272,47 @@ def measure_time(seconds: float) -> Iterator[Figure]:
     ended_s = min(times[-3] for times in tally.arrivals_s.values())
     for times in tally.arrivals_s.values():
         steady = [at_s for at_s in times if began_s <= at_s <= ended_s]
-        gaps = [(b - a) * 1000 - pass_ms for a, b in pairwise(steady)]
-        errors_ms += [abs(gap) for gap in gaps]
+        errors_ms += [abs((b - a) * 1000 - pass_ms) for a, b in pairwise(steady)]
         drifts_ms.append((steady[-1] - steady[0]) * 1000 - pass_ms * (len(steady) - 1))
     errors_ms.sort()
-    at = {q: errors_ms[int(q / 100 * (len(errors_ms) - 1))] for q in (50, 90, 99, 99.9)}
-    percentiles = [round(value, 3) for value in at.values()]
-    yield Figure("gap between tokens off the pass, p99", "ms", at[99], 1.0, percentiles)
-    drift = max(map(abs, drifts_ms))
-    yield Figure(f"drift over {seconds:.0f} s", "ms", drift, 2.0, [min(drifts_ms), max(drifts_ms)])
+    name = f"{streams} streams: gap between tokens off the pass, p99"
+    samples = [_percentile(errors_ms, q) for q in _PERCENTILES]
+    yield Figure(name, "ms", _percentile(errors_ms, 99), 1.0, samples)
+    drift = statistics.median(drifts_ms)
+    name = f"{streams} streams: drift over {ended_s - began_s:.0f} s"
+    yield Figure(name, "ms", abs(drift), 2.0, [min(drifts_ms), max(drifts_ms)])
     share = used_s / tally.wall_s
-    yield Figure("CPU of the worker meanwhile", "cores", share, None, [used_s, tally.wall_s])
+    yield Figure(f"{streams} streams: CPU of the worker", "cores", share, None, [used_s])
+
+
+_PERCENTILES = (50, 90, 99, 99.9)
+"""Of the samples that a figure of gaps keeps."""
+
+
+def _percentile(ascending: list[float], q: float) -> float:
+    return round(ascending[int(q / 100 * (len(ascending) - 1))], 3)
 
 
 def measure_metrics(scrapes: int) -> Iterator[Figure]:
-    """Scrape 50 times a second."""
+    """Scrape 50 times a second on one connection, as Prometheus does."""
+    samples = []
     with running(WORKER) as server:
-        size = len(server.get("/metrics"))
-        samples = []
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        size = 0
         for _ in range(3):
-            before_s, next_s = server.cpu_s(), time.monotonic()
-            for _ in range(scrapes):
-                server.get("/metrics")
-                next_s += 0.02
-                time.sleep(max(next_s - time.monotonic(), 0))
-            with_metrics = server.cpu_s() - before_s
-            before_s = server.cpu_s()
-            for _ in range(scrapes):
-                server.get("/version")
-            samples.append((with_metrics - (server.cpu_s() - before_s)) / scrapes * 1000)
+            costs_s = {}
+            for path in ("/metrics", "/version"):
+                before_s, next_s = server.cpu_s(), time.monotonic()
+                for _ in range(scrapes):
+                    connection.request("GET", path)
+                    size = max(size, len(connection.getresponse().read()))
+                    next_s += 0.02
+                    time.sleep(max(next_s - time.monotonic(), 0))
+                costs_s[path] = server.cpu_s() - before_s
+            samples.append((costs_s["/metrics"] - costs_s["/version"]) / scrapes * 1000)
+        connection.close()
     value = statistics.median(samples)
-    yield Figure(f"scrape of {size} bytes beyond a request", "ms CPU", value, 1.0, samples)
+    yield Figure(f"scrape of {size // 1000} kB beyond /version", "ms CPU", value, 1.0, samples)
 
 
 def main() -> int:
