@@ -20,15 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from api_client import Api
 from control_plane import ADMIN_TOKEN, ControlPlane
 from nats_process import NatsProcess
+from operator_account import ACCOUNT, ACCOUNT_NAMESPACE
 from operators import OperatorProcess, Operators
 from world import World, eventually
 
 from mocker_operator.api import crd
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
-ACCOUNT = "mocker-operator"
-ACCOUNT_NAMESPACE = "default"
-OPERATOR_USER = f"system:serviceaccount:{ACCOUNT_NAMESPACE}:{ACCOUNT}"
 RULES = yaml.safe_load((Path(__file__).parent.parent / "data/operator_rules.yaml").read_text())
 """What the chart grants; a test of the chart compares."""
 

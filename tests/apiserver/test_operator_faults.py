@@ -5,8 +5,8 @@ import os
 import signal
 
 import aiohttp
-from conftest import OPERATOR_USER
 from control_plane import ControlPlane, free_port
+from operator_account import OPERATOR_USER
 from operators import OperatorProcess
 from test_reconciling import writes
 from world import World, eventually, mocker_deployment

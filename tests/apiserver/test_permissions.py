@@ -1,8 +1,8 @@
 """The operator asks for nothing that its role does not allow."""
 
 from api_client import Api
-from conftest import ACCOUNT, OPERATOR_USER
 from control_plane import ControlPlane
+from operator_account import ACCOUNT, OPERATOR_USER
 from operators import Operators
 from world import World, eventually, mocker_deployment
 

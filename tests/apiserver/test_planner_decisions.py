@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from bucket import open_bucket
-from conftest import OPERATOR_USER
 from control_plane import ControlPlane
 from nats_process import NatsProcess
+from operator_account import OPERATOR_USER
 from operators import Operators
 from world import World, eventually, mocker_deployment
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from conftest import OPERATOR_USER
 from control_plane import ControlPlane
+from operator_account import OPERATOR_USER
 from operators import OperatorProcess, Operators
 from world import World, eventually, mocker_deployment
 

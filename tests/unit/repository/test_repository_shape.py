@@ -124,3 +124,12 @@ def test_the_readme_names_the_commands_that_do_everything():
 def test_workflows_give_no_job_more_than_reading():
     for path in (ROOT / ".github/workflows").glob("*.yml"):
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}, path.name
+
+
+def test_no_test_imports_from_a_conftest():
+    """Of several folders with one, Python would take whichever comes first."""
+    assert not [
+        str(path.relative_to(ROOT))
+        for path in modules("tests")
+        if re.search(r"^\s*(from|import) conftest\b", path.read_text(), re.MULTILINE)
+    ]
