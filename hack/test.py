@@ -155,8 +155,16 @@ def _run(
     command: list[str], *, stdout: int | None = None, environment: dict[str, str] | None = None
 ) -> tuple[int, str]:
     """Run a program to its end; when interrupted, wait until it has cleaned up after itself."""
+    terminated: list[int] = []
+    is_awaited = signal.getsignal(signal.SIGTERM) is _terminate
+    if is_awaited:  # not while nobody knows the program yet
+        signal.signal(signal.SIGTERM, lambda number, _: terminated.append(number))
     child = subprocess.Popen(command, stdout=stdout, text=True, cwd=ROOT, env=environment)
     try:
+        if is_awaited:
+            signal.signal(signal.SIGTERM, _terminate)
+        if terminated:
+            raise Terminated
         said, _ = child.communicate()
     except KeyboardInterrupt as interruption:
         if isinstance(interruption, Terminated):

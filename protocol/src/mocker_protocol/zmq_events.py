@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from mocker_protocol.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvCacheEvent
+from mocker_protocol.msgpack_nesting import check_msgpack_nesting
 
 GPU = "GPU"
 END_OF_REPLAY = b"\xff" * 8
@@ -143,10 +144,9 @@ def decode_batch(payload: bytes) -> EventBatch:
         ValueError: if it is not a batch of KV events.
     """
     try:
+        check_msgpack_nesting(payload)
         timestamp_s, events, dp_rank = _batch_fields(_decoder.decode(payload))
         return EventBatch(_number(timestamp_s), tuple(map(_event, events)), _integer(dp_rank or 0))
-    except RecursionError:
-        raise ValueError("not a batch of KV events: nested too deep") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"not a batch of KV events: {error}") from error
 
