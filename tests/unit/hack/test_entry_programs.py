@@ -86,6 +86,8 @@ def test_a_terminated_runner_waits_until_its_program_has_cleaned_up(tmp_path: Pa
     done = tmp_path / "done"
     inner = (
         "import os, pathlib, signal, time\n"
+        # A shell's background job, which CI may be, ignores SIGINT and so would its children.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try:\n    os.kill(os.getppid(), signal.SIGTERM)\n    time.sleep(60)\n"
         f"except KeyboardInterrupt:\n    time.sleep(0.2)\n    pathlib.Path({str(done)!r}).touch()\n"
     )
