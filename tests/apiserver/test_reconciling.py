@@ -49,16 +49,24 @@ def what_was_applied(children: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+_LATER_PASSES = 10
+"""Passes in the audit log after which all that came before them is in it."""
+
+
 async def settled(plane: ControlPlane, world: World) -> int:
     """Wait until the world is ready and that has been reported; return the count of writes."""
     async with world.carried_out():
         await world.is_condition("Ready", "True")
     await world.event("Ready")
+    before = passes(plane, world.namespace)
 
     async def audited() -> bool:
-        # A pass ends with its events, and the audit log is behind the answers.
+        # A pass ends with its events, and the audit log is behind the answers, but in order.
         events = [each for each in writes(plane, world.namespace) if each[1] == "events"]
-        return len(events) >= len(await world.api.list("events", world.namespace))
+        return (
+            len(events) >= len(await world.api.list("events", world.namespace))
+            or passes(plane, world.namespace) >= before + _LATER_PASSES
+        )
 
     await eventually(audited)
     return len(writes(plane, world.namespace))
