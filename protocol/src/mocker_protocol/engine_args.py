@@ -74,7 +74,7 @@ class KvTransferTiming(StrEnum):
     DESTINATION_MISSING = "destination_missing"
 
 
-def _named(enum: type[StrEnum]) -> BeforeValidator:
+def word(enum: type[StrEnum]) -> BeforeValidator:
     """Take the wire word of an enum, which strict mode would refuse."""
 
     def member(value: object) -> object:
@@ -190,10 +190,10 @@ class EngineArgs(BaseModel):
     max_num_batched_tokens: PositiveInteger | None = 8192
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
-    preemption_mode: Annotated[PreemptionMode, _named(PreemptionMode)] = PreemptionMode.LIFO
-    scheduling_policy: Annotated[SchedulingPolicy, _named(SchedulingPolicy)] = SchedulingPolicy.FCFS
+    preemption_mode: Annotated[PreemptionMode, word(PreemptionMode)] = PreemptionMode.LIFO
+    scheduling_policy: Annotated[SchedulingPolicy, word(SchedulingPolicy)] = SchedulingPolicy.FCFS
     """With `priority` the victim of a preemption is the last in that order."""
-    prefix_caching_hash_algo: Annotated[PrefixCachingHashAlgo, _named(PrefixCachingHashAlgo)] = (
+    prefix_caching_hash_algo: Annotated[PrefixCachingHashAlgo, word(PrefixCachingHashAlgo)] = (
         PrefixCachingHashAlgo.XXH3
     )
     speedup_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -203,7 +203,7 @@ class EngineArgs(BaseModel):
     startup_time: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Seconds between process start and readiness."""
     dp_size: Annotated[Integer, Field(ge=1, le=1024)] = 1
-    worker_type: Annotated[WorkerType, _named(WorkerType)] = WorkerType.AGGREGATED
+    worker_type: Annotated[WorkerType, word(WorkerType)] = WorkerType.AGGREGATED
     publish_kv_events: bool = True
     """Only with `enable_prefix_caching`; decode workers never publish."""
     zmq_kv_events_port: Port | None = None
@@ -215,7 +215,7 @@ class EngineArgs(BaseModel):
     """Gigabytes (1e9) a second from prefill to decode workers; None or 0 and less: no delay."""
     kv_bytes_per_token: Annotated[Integer, Field(ge=0, le=MAX_INTEGER)] | None = None
     """Size of a token's KV; None or 0: no delay."""
-    kv_transfer_timing_mode: Annotated[KvTransferTiming, _named(KvTransferTiming)] = (
+    kv_transfer_timing_mode: Annotated[KvTransferTiming, word(KvTransferTiming)] = (
         KvTransferTiming.FULL_PROMPT
     )
     seed: Annotated[Integer, Field(ge=0, le=MAX_INTEGER)] = 0

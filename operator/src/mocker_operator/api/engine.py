@@ -8,9 +8,14 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from mocker_operator.api.fields import INTEGRAL, MAX_ITEMS, Milliseconds, Seconds, Struct, word
+from mocker_operator.api.fields import INTEGRAL, MAX_ITEMS, Milliseconds, Seconds, Struct
 from mocker_protocol.decisions import MAX_INTEGER
-from mocker_protocol.engine_args import PreemptionMode, PrefixCachingHashAlgo, SchedulingPolicy
+from mocker_protocol.engine_args import (
+    PreemptionMode,
+    PrefixCachingHashAlgo,
+    SchedulingPolicy,
+    word,
+)
 
 _MAX_COUNT: Final = 2**31 - 1
 

@@ -5,7 +5,6 @@ string, list and map is bounded: what one judge accepts, the other must.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -80,17 +79,6 @@ BY_NAME: dict[str, Any] = {
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["name"],
 }
-
-
-def word(enum: type[StrEnum]) -> BeforeValidator:
-    """Take the wire word of an enum, which strict mode alone would refuse."""
-
-    def member(value: object) -> object:
-        if isinstance(value, str) and value not in list(enum):
-            raise ValueError(f"must be one of {', '.join(enum)}, not {value[:40]!r}")
-        return enum(value) if isinstance(value, str) else value
-
-    return BeforeValidator(member)
 
 
 def _quantity(value: Any) -> Any:  # noqa: ANN401 - a validator sees whatever was sent

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from mocker_operator.api.fields import Struct, word
+from mocker_operator.api.fields import Struct
+from mocker_protocol.engine_args import word
 
 
 class KvTransport(StrEnum):

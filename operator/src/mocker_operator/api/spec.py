@@ -11,9 +11,10 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from mocker_operator.api.engine import EngineSpec
-from mocker_operator.api.fields import INTEGRAL, Replicas, Struct, cel, word
+from mocker_operator.api.fields import INTEGRAL, Replicas, Struct, cel
 from mocker_operator.api.kv_events import KvEventsSpec
 from mocker_operator.api.template import TemplateSpec
+from mocker_protocol.engine_args import word
 
 WorkerRole = Literal["prefill", "decode", "aggregated"]
 WORKER_ROLES: Final[tuple[WorkerRole, ...]] = ("prefill", "decode", "aggregated")
