@@ -256,13 +256,13 @@ async def test_a_reused_connection_does_not_stall(run_worker, monkeypatch):
     """Small writes wait 40 ms for an acknowledgement where Nagle's algorithm is on."""
     no_delay = []
 
-    def spy(http):
+    async def spy(answer, http, *args):
         sock = http.transport.get_extra_info("socket")
         no_delay.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-        return writer_of(http)
+        await begin(answer, http, *args)
 
-    writer_of = answering._writer
-    monkeypatch.setattr(answering, "_writer", spy)
+    begin = answering.StreamedAnswer.begin
+    monkeypatch.setattr(answering.StreamedAnswer, "begin", spy)
     body = b'{"prompt":"x","max_tokens":3,"stream":true}'
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
     async with run_worker() as worker:
