@@ -19,6 +19,7 @@ import asyncio
 import http.client
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
@@ -44,6 +45,8 @@ WORKER = [sys.executable, "-m", "mocker_worker.cli", "serve", "--no-nats", "--po
 CONNECTIONS, PROMPT_WORDS, ANSWER_TOKENS = 256, 119, 64
 """119 words and the chat's markup are 128 tokens."""
 LONG_PROMPT_TOKENS = 32_768
+TEXT_WORDS = 7_900
+"""Different words in a text, each one token."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ def _row(samples: dict[str, list[float]]) -> str:
 def measure_prompts(rounds: int) -> Iterator[Figure]:
     """Send prompts of 32,768 tokens, one after the other, none of which is cached."""
     args = ["--speedup-ratio", "0", "--max-num-batched-tokens", "65536"]
-    kinds = {"built-in words": _words_body, "token ids": _ids_body}
+    kinds = {"text": _text_body, "token ids": _ids_body}
     with running([*WORKER, *args]) as server:
         for kind, body in kinds.items():
             samples = []
@@ -196,24 +199,14 @@ def measure_prompts(rounds: int) -> Iterator[Figure]:
             yield Figure(f"prompt of 32,768 tokens, {kind}", "ms CPU", value, 4.0, samples[1:])
 
 
-def _words_body(number: int) -> bytes:
-    text = "".join(
-        f" {word}" for word in _rolled(number, "the of and to in is was for on that by".split())
-    )
-    return json.dumps({"prompt": text, "max_tokens": 1}).encode()
+def _text_body(number: int) -> bytes:
+    words = random.Random(number).choices(range(TEXT_WORDS), k=LONG_PROMPT_TOKENS)
+    return json.dumps({"prompt": " ".join(f"w{k}" for k in words), "max_tokens": 1}).encode()
 
 
 def _ids_body(number: int) -> bytes:
-    token_ids = _rolled(number, list(range(1000, 1011)))
+    token_ids = random.Random(number).choices(range(100_000), k=LONG_PROMPT_TOKENS)
     return json.dumps({"prompt": token_ids, "max_tokens": 1}).encode()
-
-
-def _rolled(number: int, items: list) -> list:
-    size = len(items)
-    return [
-        items[(number * 31 + k * k + (k // size) * number) % size]
-        for k in range(LONG_PROMPT_TOKENS)
-    ]
 
 
 def _post_all(server: Server, bodies: list[bytes]) -> None:

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mocker_worker import tokenizer
 from mocker_worker.tokenizer import TOKEN_TEXTS, WORDS, BuiltinTokenizer, render_chat
 
 TOKENIZER = BuiltinTokenizer()
@@ -41,6 +42,25 @@ def test_text_survives_the_round_trip(text):
 
     assert decode(ids) == text
     assert all(0 <= token_id < 2**31 for token_id in ids)
+
+
+@given(wordy, st.integers(0, 30))
+def test_text_is_cut_the_same_way_in_sections_of_any_size(text, size):
+    whole = encode(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenizer, "_SECTION_CHARACTERS", size)
+
+        assert encode(text) == whole
+
+
+@pytest.mark.parametrize(
+    "text", ["the  of", "the of ", "the \n", "the of  \n", " ", "  ", "the \n \n"]
+)
+def test_a_section_never_ends_between_a_space_and_those_that_belong_to_it(text, monkeypatch):
+    whole = encode(text)
+    monkeypatch.setattr(tokenizer, "_SECTION_CHARACTERS", 0)
+
+    assert encode(text) == whole
 
 
 @given(wordy)

@@ -15,6 +15,7 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Protocol
 
 FIRST_WORD_ID = 100
@@ -43,6 +44,8 @@ _LEADING_WORD = re.compile(r"[a-z0-9]{1,20}(?!\w)")
 """Longer ones are cut into bytes, so that a character more cannot change many tokens."""
 _SPACES = re.compile("(  +)")
 """Two or more; this form is the one that is searched fast."""
+_SPACE_BEFORE_TEXT = re.compile(r" (?! |\Z)")
+_SECTION_CHARACTERS = 4000
 _MAX_MEMO_PIECES = 2**14
 _MAX_MEMO_CHARACTERS = 24
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()
@@ -91,15 +94,15 @@ class BuiltinTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the token ids of `text`; there are no special tokens.
 
-        Pieces between spaces are looked up in C loops: about 0.1 microseconds per word.
+        Pieces between spaces are looked up in C loops, below 0.1 microseconds per word. A section
+        of the text at a time, as its words are still in the processor's cache then.
         """
-        first, *pieces = _pieces(text)
-        token_ids = _piece_ids(first, spaced=False)
-        if not pieces:
-            return token_ids
-        last = pieces.pop()
-        token_ids += self._memo.lookup(pieces)
-        token_ids += _piece_ids(last, spaced=True)
+        end = _space_before_text(text, 0)
+        token_ids = _piece_ids(text[:end], spaced=False)
+        while end < len(text):
+            start = end + 1
+            end = _space_before_text(text, start + _SECTION_CHARACTERS)
+            token_ids += self._memo.lookup(text[start:end])
         return token_ids
 
     def decode(self, token_ids: Iterable[int]) -> str:
@@ -127,11 +130,15 @@ class _Memo(dict[str, tuple[int, ...]]):
         self._single = dict(_WORD_IDS)
         """Those that are one token."""
 
-    def lookup(self, pieces: list[str]) -> list[int]:
-        if all(piece in self._single for piece in pieces[:8]):
+    def lookup(self, section: str) -> Iterable[int]:
+        """Return the tokens of pieces with a space between any two, and one before the first."""
+        words = section.split(" ")
+        if len(words) > 1:  # itemgetter returns no tuple for one
             with contextlib.suppress(KeyError):
-                return list(map(self._single.__getitem__, pieces))
-        return list(chain.from_iterable(map(self.__getitem__, pieces)))
+                token_ids: tuple[int, ...] = itemgetter(*words)(self._single)
+                return token_ids
+        pieces = _pieces(section) if "" in words else words
+        return chain.from_iterable(map(self.__getitem__, pieces))
 
     def __missing__(self, piece: str) -> tuple[int, ...]:
         token_ids = tuple(_piece_ids(piece, spaced=True))
@@ -141,7 +148,7 @@ class _Memo(dict[str, tuple[int, ...]]):
             self.clear()
             self._single = dict(_WORD_IDS)
         self[piece] = token_ids
-        if len(token_ids) == 1:
+        if len(token_ids) == 1 and piece:  # the empty one stands between two spaces
             self._single[piece] = token_ids[0]
         return token_ids
 
@@ -184,6 +191,12 @@ def render_chat(messages: Sequence[tuple[str, str]], *, opens_answer: bool = Tru
 def tool_calls_text(tool_calls: Sequence[Any]) -> str:
     """Return how an assistant's earlier tool calls appear in the prompt."""
     return json.dumps(tool_calls, sort_keys=True, separators=(",", ":"))
+
+
+def _space_before_text(text: str, start: int) -> int:
+    """Return where the first space from `start` on is that something else follows, or the end."""
+    found = _SPACE_BEFORE_TEXT.search(text, start)
+    return found.start() if found else len(text)
 
 
 def _pieces(text: str) -> list[str]:
