@@ -6,7 +6,8 @@ cpu      CPU seconds of the worker per 1,000 output tokens, against a write loop
          library that emits as many bytes (live/bare_stream.py), in turns on the same machine:
          256 connections, prompts of 128 tokens, answers of 64, no simulated delay
 prompts  CPU milliseconds of a request with a prompt of 32,768 tokens: text, and token ids
-time     gaps between tokens of 256 streams at speedup 1 against the modelled pass, for a minute
+time     gaps between tokens of 256 streams at speedup 1 against the modelled pass, for a minute,
+         beside those of a loop that does nothing but send (live/bare_pacer.py)
 metrics  CPU milliseconds of a scrape, 50 a second
 
 A figure over its budget is printed as such, and the exit code is 1. CPU is what the scheduler
@@ -247,8 +248,39 @@ def _idle_sleeper(seconds: float) -> Figure:
 def _gaps(streams: int, seconds: float) -> Iterator[Figure]:
     timing = HERE / "live/fixed_pass.json"
     pass_ms = json.loads(timing.read_text())["timing_model"]["decode_ms"]
+    pacer = [sys.executable, str(HERE / "live/bare_pacer.py"), str(streams), str(pass_ms)]
+    bare = _paced(pacer, streams, pass_ms, seconds)
+    ours = _paced([*WORKER, "--extra-engine-args", str(timing)], streams, pass_ms, seconds)
+    bare_p99, p99 = (_percentile(paced.errors_ms, 99) for paced in (bare, ours))
+    name = f"{streams} streams: gap between tokens off the pass, p99"
+    yield Figure(name, "ms", p99, 1.0, ours.percentiles_ms())
+    yield Figure(f"{name}, bare pacer", "ms", bare_p99, None, bare.percentiles_ms())
+    name = f"{streams} streams: drift over {ours.seconds:.0f} s"
+    drifts_ms = ours.drifts_ms
+    yield Figure(
+        name, "ms", abs(statistics.median(drifts_ms)), 2.0, [min(drifts_ms), max(drifts_ms)]
+    )
+    yield Figure(f"{streams} streams: CPU of the worker", "cores", ours.cores, None, [ours.cores])
+
+
+@dataclass(frozen=True)
+class _Paced:
+    """How streams kept to their pass."""
+
+    errors_ms: list[float]
+    """What gaps are off the pass, in ascending order."""
+    drifts_ms: list[float]
+    """Of each stream, over all its gaps."""
+    seconds: float
+    cores: float
+
+    def percentiles_ms(self) -> list[float]:
+        return [_percentile(self.errors_ms, q) for q in _PERCENTILES]
+
+
+def _paced(command: list[str], streams: int, pass_ms: float, seconds: float) -> _Paced:
     tokens = int(seconds * 1000 / pass_ms)
-    with running([*WORKER, "--extra-engine-args", str(timing)]) as server:
+    with running(command) as server:
         load = Load(
             server.port,
             lambda number: chat_body(number, 16, tokens),
@@ -258,7 +290,7 @@ def _gaps(streams: int, seconds: float) -> Iterator[Figure]:
         )
         before_s = server.cpu_s()
         tally = drive(load)
-        used_s = server.cpu_s() - before_s
+        used_s = server.cpu_s() - before_s if Path(f"/proc/{server.pid}/task").exists() else 0.0
     errors_ms, drifts_ms = [], []
     # From when the last stream has begun, as passes with prompts take longer, to the first end.
     began_s = max(times[1] for times in tally.arrivals_s.values()) + 0.2
@@ -268,14 +300,7 @@ def _gaps(streams: int, seconds: float) -> Iterator[Figure]:
         errors_ms += [abs((b - a) * 1000 - pass_ms) for a, b in pairwise(steady)]
         drifts_ms.append((steady[-1] - steady[0]) * 1000 - pass_ms * (len(steady) - 1))
     errors_ms.sort()
-    name = f"{streams} streams: gap between tokens off the pass, p99"
-    samples = [_percentile(errors_ms, q) for q in _PERCENTILES]
-    yield Figure(name, "ms", _percentile(errors_ms, 99), 1.0, samples)
-    drift = statistics.median(drifts_ms)
-    name = f"{streams} streams: drift over {ended_s - began_s:.0f} s"
-    yield Figure(name, "ms", abs(drift), 2.0, [min(drifts_ms), max(drifts_ms)])
-    share = used_s / tally.wall_s
-    yield Figure(f"{streams} streams: CPU of the worker", "cores", share, None, [used_s])
+    return _Paced(errors_ms, drifts_ms, ended_s - began_s, used_s / tally.wall_s)
 
 
 _PERCENTILES = (50, 90, 99, 99.9)
