@@ -9,8 +9,9 @@ the turn, and a stream gets their tokens at once.
 """
 
 import asyncio
-from dataclasses import replace
 from typing import Protocol
+
+import msgspec
 
 from mocker_worker.clock import Clock
 from mocker_worker.engine import EngineCore, FinishReason, PassOutput, Request
@@ -203,7 +204,8 @@ class EngineDriver:
         while not self._work.is_set():
             deadline_s = self._clock.now_s() + HEARTBEAT_S
             if not await self._clock.wait(self._work, deadline_s):
-                heartbeat = replace(HEARTBEAT, load=self._load(0, self.engine.kv_usage_ratio))
+                load = self._load(0, self.engine.kv_usage_ratio)
+                heartbeat = msgspec.structs.replace(HEARTBEAT, load=load)
                 self._sink.publish_pass(self.dp_rank, heartbeat)
 
     def _begin(self, output: PassOutput, now_s: float, duration_s: float) -> None:

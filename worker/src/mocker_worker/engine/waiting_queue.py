@@ -12,6 +12,8 @@ from mocker_protocol.forward_pass import QueuedRequests
 from mocker_worker.engine.moments import Moments
 from mocker_worker.engine.request import Request, RequestStatus
 
+_EMPTY = QueuedRequests()
+
 
 def urgency(request: Request) -> tuple[int, int]:
     """Return what requests are ordered by where priorities count; the smallest goes first."""
@@ -68,6 +70,8 @@ class WaitingQueue:
 
     def metrics(self) -> QueuedRequests:
         """Describe the queue as forward-pass metrics do."""
+        if not self._requests:
+            return _EMPTY
         fresh, preempted = self._fresh_prompts, self._preempted_contexts
         return QueuedRequests(
             num_prefill_requests=fresh.count,
