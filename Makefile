@@ -55,7 +55,7 @@ bench: bench-worker cluster-up ## Measure all budgets; figures go to benchmarks/
 	@$(ON_CLUSTER) .venv/bin/python benchmarks/budgets.py
 
 .PHONY: bench-worker
-bench-worker: setup ## Measure what a live worker's streams cost; no cluster, best on a quiet machine
+bench-worker: setup ## Measure a live worker, and what one would use instead; best on a quiet machine
 	-@.venv/bin/python benchmarks/streaming.py
 
 .PHONY: cluster-up
@@ -83,3 +83,4 @@ lock: ## Resolve the dependencies again (needs uv)
 	$(LOCK) --extra tokenizer -o requirements-dev.lock --group dev pyproject.toml
 	for judge in aiperf schemathesis; do $(LOCK) -o hack/judges/$$judge.lock hack/judges/$$judge.in; done
 	for judge in hack/judges/dynamo-*.in; do $(LOCK) --no-deps -o $${judge%.in}.lock $$judge; done
+	for rival in hack/judges/rival-*.in; do $(LOCK) --override $${rival%.in}.without -o $${rival%.in}.lock $$rival; done

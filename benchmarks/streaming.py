@@ -1,6 +1,6 @@
 """Measures what a live worker's streams cost, and how true their times are.
 
-    .venv/bin/python benchmarks/streaming.py [cpu] [prompts] [time] [metrics] [--rounds 5]
+    .venv/bin/python benchmarks/streaming.py [cpu] [prompts] [time] [metrics] [rivals] [--rounds 5]
 
 cpu      CPU seconds of the worker per 1,000 output tokens, against a write loop of the same HTTP
          library that emits as many bytes (live/bare_stream.py), in turns on the same machine:
@@ -9,6 +9,10 @@ prompts  CPU milliseconds of a request with a prompt of 32,768 tokens: text, and
 time     gaps between tokens of 256 streams at speedup 1 against the modelled pass, for a minute,
          beside those of a loop that does nothing but send (live/bare_pacer.py)
 metrics  CPU milliseconds of a scrape, 50 a second
+rivals   the load of `cpu` on the worker, llm-d-inference-sim, and Dynamo's mocker and frontend, all
+         in turns; on fresh connections, where Dynamo's frontend does not stall, and on ones kept
+         alive. The rivals are compiled and installed at first (live/rivals.py); one that cannot be
+         had is left out, and one whose answers have not 64 tokens is refused, with the reason
 
 A figure over its budget is printed as such, and the exit code is 1. CPU is what the scheduler
 accounts (/proc/<pid>/task/*/schedstat), so other programs disturb it little; still, let nothing
@@ -38,6 +42,8 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "live"))
 
+from race import results, run_rounds
+from rivals import contestants
 from stream_client import Load, Tally, chat_body
 
 HERE = Path(__file__).resolve().parent
@@ -48,6 +54,8 @@ CONNECTIONS, PROMPT_WORDS, ANSWER_TOKENS = 256, 119, 64
 LONG_PROMPT_TOKENS = 32_768
 TEXT_WORDS = 7_900
 """Different words in a text, each one token."""
+RIVALS = "rivals, "
+"""How the names of their figures begin."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,10 @@ def _until_ready(server: Server) -> None:
 def drive(load: Load) -> Tally:
     """Run a load in a loop of its own."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(load.run())
+        tally = runner.run(load.run())
+    if tally.failures:
+        raise RuntimeError(f"answers failed: {dict(tally.failures)}")
+    return tally
 
 
 def cpu_per_1000_tokens(server: Server, requests: int, *, is_fresh: bool = False) -> float:
@@ -333,9 +344,20 @@ def measure_metrics(scrapes: int) -> Iterator[Figure]:
     yield Figure(f"scrape of {size // 1000} kB beyond /version", "ms CPU", value, 1.0, samples)
 
 
+def measure_rivals(rounds: int, requests: int) -> Iterator[Figure]:
+    """Compare the worker with what one would use instead, in turns."""
+    with contestants(lambda name, why: print(f"  left out: {name}: {why}", flush=True)) as servers:
+        rows = run_rounds(servers, rounds, requests, lambda line: print(f"  {line}", flush=True))
+    for row in rows:
+        if row.refusal:
+            print(f"  {row.name}: REFUSED: {row.refusal}", flush=True)
+    for name, unit, samples in results(rows):
+        yield Figure(f"{RIVALS}{name}", unit, statistics.median(samples), None, samples)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", default=["cpu", "prompts", "time", "metrics"])
+    parser.add_argument("what", nargs="*", default=["cpu", "prompts", "time", "metrics", "rivals"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -345,6 +367,7 @@ def main() -> int:
         "prompts": lambda: measure_prompts(arguments.rounds),
         "time": lambda: measure_time(arguments.seconds),
         "metrics": lambda: measure_metrics(200),
+        "rivals": lambda: measure_rivals(arguments.rounds, arguments.requests // 2),
     }
     figures = []
     for name in arguments.what:
@@ -353,6 +376,8 @@ def main() -> int:
             figures.append(figure)
             print(f"  {_told(figure)}", flush=True)
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if "rivals" in arguments.what:  # who is left out now keeps no figure of another day
+        known = {name: figure for name, figure in known.items() if not name.startswith(RIVALS)}
     known |= {figure.name: asdict(figure) for figure in figures}
     known["machine"] = {"cpus": os.cpu_count(), "at": time.strftime("%Y-%m-%d %H:%M")}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")

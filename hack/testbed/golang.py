@@ -88,6 +88,12 @@ PROMTOOL = GoProgram(
     versions.PROMETHEUS,
     tags=("remove_all_sd",),  # the clouds' clients: half of the time to compile it
 )
+LLM_D_INFERENCE_SIM = GoProgram(
+    "llm-d-inference-sim",
+    "github.com/llm-d/llm-d-inference-sim",
+    "github.com/llm-d/llm-d-inference-sim/cmd/llm-d-inference-sim",
+    versions.LLM_D_INFERENCE_SIM,
+)
 
 
 def architecture() -> str:

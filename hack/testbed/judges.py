@@ -2,6 +2,7 @@
 
 What a Python judge consists of is locked with hashes in hack/judges/NAME.lock, made from NAME.in by
 `make lock`. Promtool is compiled from its Go module. docs/judges.md says who judges what.
+Rivals are had in the same way, but only by name: they are measured by benchmarks, not in tests.
 """
 
 import importlib.util
@@ -14,7 +15,14 @@ from functools import partial
 from pathlib import Path
 
 from testbed.errors import TestbedError, Unavailable
-from testbed.golang import PROMTOOL, architecture, built, ensure_programs
+from testbed.golang import (
+    LLM_D_INFERENCE_SIM,
+    PROMTOOL,
+    GoProgram,
+    architecture,
+    built,
+    ensure_programs,
+)
 from testbed.process import run
 from testbed.workshop import REPOSITORY, Workshop, in_lanes, recipe_hash
 
@@ -59,23 +67,28 @@ PYTHON_JUDGES = (
     PythonJudge("schemathesis"),
 )
 NAMES = (*(judge.name for judge in PYTHON_JUDGES), PROMTOOL.name)
+PYTHON_RIVALS = (PythonJudge("rival-dynamo-1.6.1", needs_glibc=(2, 28)),)
+RIVALS = (*(rival.name for rival in PYTHON_RIVALS), LLM_D_INFERENCE_SIM.name)
+_PYTHON = {judge.name: judge for judge in (*PYTHON_JUDGES, *PYTHON_RIVALS)}
+_GO = {program.name: program for program in (PROMTOOL, LLM_D_INFERENCE_SIM)}
 
 
 def install(shop: Workshop, names: Sequence[str] = NAMES) -> list[Path]:
-    """Install those judges that are missing, two at a time; return where each of them is.
+    """Install those judges or rivals that are missing, two at a time; return where each is.
 
-    That is the environment's folder, in which `bin/python` has the package, or the folder of
-    promtool.
+    That is the environment's folder, in which `bin/python` has the package, or the folder of the
+    compiled program.
 
     Raises:
         Unavailable: This machine cannot have one of them; nothing was installed.
     """
-    judges = [judge for judge in PYTHON_JUDGES if judge.name in names]
+    judges = [_PYTHON[name] for name in names if name in _PYTHON]
     for judge in judges:
         _require_platform(judge)
-    tasks: list[Callable[[], object]] = []
-    if PROMTOOL.name in names:  # first, as it takes longest
-        tasks.append(partial(ensure_programs, shop, "compile promtool", [PROMTOOL]))
+    compiled = [_GO[name] for name in names if name in _GO]
+    tasks: list[Callable[[], object]] = [  # first, as they take longest
+        partial(_ensure_program, shop, program) for program in compiled
+    ]
     tasks += [partial(_ensure_environment, shop, judge) for judge in judges]
     in_lanes(tasks)
     return [_place(shop, name) for name in names]
@@ -95,10 +108,13 @@ def install_all(shop: Workshop) -> Path:
 
 
 def _place(shop: Workshop, name: str) -> Path:
-    if name == PROMTOOL.name:
-        return built(shop, PROMTOOL).parent
-    judge = next(judge for judge in PYTHON_JUDGES if judge.name == name)
-    return shop.artefact("judges", judge.folder)
+    if name in _GO:
+        return built(shop, _GO[name]).parent
+    return shop.artefact("judges", _PYTHON[name].folder)
+
+
+def _ensure_program(shop: Workshop, program: GoProgram) -> None:
+    ensure_programs(shop, f"compile {program.name}", [program])
 
 
 def _require_platform(judge: PythonJudge) -> None:

@@ -22,17 +22,20 @@ def _parser() -> argparse.ArgumentParser:
         "install", help="install judges that are missing; print where they are"
     )
     install.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"{', '.join(judges.NAMES)} (default: all)"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"{', '.join(judges.NAMES)} (default: all); or, to measure against, "
+        f"{', '.join(judges.RIVALS)}",
     )
     commands.add_parser("env", help="install all, and print a line for a shell's eval")
     return parser
 
 
 def _install(shop: Workshop, chosen: argparse.Namespace) -> None:
-    if unknown := set(chosen.names) - set(judges.NAMES):
-        raise TestbedError(
-            f"no judge is called {', '.join(sorted(unknown))}: {', '.join(judges.NAMES)}"
-        )
+    known = (*judges.NAMES, *judges.RIVALS)
+    if unknown := set(chosen.names) - set(known):
+        raise TestbedError(f"no judge is called {', '.join(sorted(unknown))}: {', '.join(known)}")
     if chosen.names:
         print(*judges.install(shop, chosen.names), sep="\n")
     else:

@@ -15,6 +15,7 @@ ETCD: Final = "v3.6.5"
 COREDNS: Final = "v1.12.1"
 DEBIAN: Final = "bookworm"
 PROMETHEUS: Final = "v0.312.0"  # the Go module's number for Prometheus 3.12
+LLM_D_INFERENCE_SIM: Final = "v0.10.2"  # measured against, by benchmarks/streaming.py
 
 # Of the same Kubernetes line as the node image built here, so that both kinds of cluster agree.
 STOCK_NODE_IMAGE: Final = "kindest/node:v1.34.0"

@@ -20,7 +20,9 @@ def shop(tmp_path: Path) -> workshop.Workshop:
     return workshop.Workshop.at(tmp_path, Console(io.StringIO()))
 
 
-@pytest.mark.parametrize("judge", judges.PYTHON_JUDGES, ids=lambda judge: judge.name)
+@pytest.mark.parametrize(
+    "judge", [*judges.PYTHON_JUDGES, *judges.PYTHON_RIVALS], ids=lambda judge: judge.name
+)
 def test_a_lock_has_what_was_asked_for_and_a_hash_for_every_package(judge: judges.PythonJudge):
     asked = (judges.LOCKS / f"{judge.name}.in").read_text().split()
     packages = [part for part in re.split(r"\n(?=\S)", judge.lock.read_text()) if "==" in part]
@@ -77,6 +79,30 @@ def test_all_judges_are_found_below_one_folder(
     for judge in judges.PYTHON_JUDGES:
         assert (folder / judge.name / "bin" / "python").read_text() == judge.name
     assert (folder / "promtool" / "promtool").read_text() == "promtool"
+
+
+def test_rivals_are_installed_by_name_alone(
+    shop: workshop.Workshop, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[str] = []
+
+    def make(judge: judges.PythonJudge, environment: Path, _log: Path) -> None:
+        environment.mkdir()
+        made.append(judge.name)
+
+    def compiled(_shop: workshop.Workshop, _title: str, programs: list[GoProgram]) -> None:
+        made.extend(program.name for program in programs)
+
+    monkeypatch.setattr(judges, "_require_platform", lambda _judge: None)
+    monkeypatch.setattr(judges, "_make", make)
+    monkeypatch.setattr(judges, "ensure_programs", compiled)
+    judges.install_all(shop)
+    assert not set(made) & set(judges.RIVALS)
+    made.clear()
+    places = judges.install(shop, judges.RIVALS)
+    assert sorted(made) == sorted(judges.RIVALS)
+    names = [place.name for place in places]
+    assert all(name.startswith(rival) for name, rival in zip(names, judges.RIVALS, strict=True))
 
 
 def test_a_judge_that_there_is_none_of_is_refused_by_name(
