@@ -98,11 +98,15 @@ def encode_router_events(
 ) -> bytes:
     """Return the payload that Dynamo 1.6 reads: events of one rank with their ids, in order."""
     return _encoder.encode(
-        [
-            _RouterEvent(worker_id=worker_id, event=_Event(event_id, _data(event), dp_rank))
-            for event_id, event in events
-        ]
+        [_router_event(worker_id, event_id, event, dp_rank) for event_id, event in events]
     )
+
+
+def encode_single_router_event(
+    worker_id: int, event_id: int, event: KvCacheEvent, *, dp_rank: int = 0
+) -> bytes:
+    """Return one event as it stands in the array of a payload."""
+    return _encoder.encode(_router_event(worker_id, event_id, event, dp_rank))
 
 
 def decode_router_events(payload: bytes) -> list[RouterEvent]:
@@ -118,6 +122,10 @@ def decode_router_events(payload: bytes) -> list[RouterEvent]:
         )
         for item in _events.decode(payload)
     ]
+
+
+def _router_event(worker_id: int, event_id: int, event: KvCacheEvent, dp_rank: int) -> _RouterEvent:
+    return _RouterEvent(worker_id=worker_id, event=_Event(event_id, _data(event), dp_rank))
 
 
 def _data(event: KvCacheEvent) -> _Data | str:

@@ -12,6 +12,8 @@ from enum import StrEnum
 import xxhash
 
 GENERATE_ENDPOINT = "generate"
+KV_QUERY_ENDPOINT_PREFIX = "worker_kv_query_source_"
+"""The publisher id in hex completes the name of the endpoint that answers recovery queries."""
 
 
 class WorkerType(StrEnum):

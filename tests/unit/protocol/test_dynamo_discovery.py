@@ -98,6 +98,29 @@ def test_each_rank_has_an_event_source():
     ]
 
 
+def test_where_recovery_is_served_each_source_names_an_endpoint_of_its_own():
+    recoverable = worker(recovery_address="10.0.0.1:7000")
+    by_key = documents(recoverable)
+    for publisher in ("f", "10"):
+        endpoint = f"worker_kv_query_source_{publisher}"
+        instance = {
+            "namespace": "dynamo",
+            "component": "backend",
+            "endpoint": endpoint,
+            "instance_id": 0xABC,
+            "transport": {"tcp": f"10.0.0.1:7000/abc/dynamo/backend/{endpoint}"},
+            "device_type": "cpu",
+            "request_plane_codec": "msgpack",
+        }
+        key = f"v1/instances/dynamo/backend/{endpoint}/abc"
+        assert by_key[key] == {"type": "Endpoint", **instance}
+        source = f"{recoverable.sources_prefix}{publisher}"
+        assert by_key[source]["metadata"]["recovery_target"] == instance
+        assert list(by_key).index(key) < list(by_key).index(source)
+    config = by_key["v1/mdc/dynamo/backend/generate/abc"]["card_json"]["runtime_config"]
+    assert config["enable_local_indexer"] is True
+
+
 def test_without_publishers_there_are_no_sources():
     silent = worker(publisher_ids=[])
     records = silent.records()

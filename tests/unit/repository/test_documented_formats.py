@@ -11,7 +11,11 @@ import yaml
 from mocker_operator.api.parse import parse_spec
 from mocker_protocol import decisions, registration
 from mocker_protocol.block_hash import hash_blocks
-from mocker_protocol.event_plane import KV_EVENTS_TOPIC, encode_router_events
+from mocker_protocol.event_plane import (
+    KV_EVENTS_TOPIC,
+    encode_router_events,
+    encode_single_router_event,
+)
 from mocker_protocol.forward_pass import ForwardPassMetrics
 from mocker_protocol.kv_events import (
     AllBlocksCleared,
@@ -27,6 +31,7 @@ from mocker_protocol.load_report import (
     encode_load_event,
 )
 from mocker_protocol.names import Component
+from mocker_protocol.request_plane import RecoveryQuery, encode_tree_dump
 
 ROOT = Path(__file__).resolve().parents[3]
 WIRE = (ROOT / "docs/wire.md").read_text()
@@ -57,6 +62,15 @@ def test_the_event_plane_message_in_the_documents_is_the_one_that_is_sent():
     payload = encode_router_events(1234, [(0, event)])
     assert payload == bytes.fromhex(as_hex)
     assert msgspec.msgpack.decode(payload) == json.loads(as_json)
+
+
+def test_the_recovery_in_the_documents_is_what_is_asked_and_answered():
+    query, answer = (json.loads(line) for line in examples("Recovery")[0].splitlines())
+    asked = msgspec.msgpack.decode(msgspec.msgpack.encode(query), type=RecoveryQuery)
+    assert asked == RecoveryQuery(1234, 0)
+    event = BlockStored(parent_hash=None, blocks=tuple(hash_blocks([1, 2, 3, 4], 4)))
+    dump = encode_tree_dump([encode_single_router_event(1234, 0, event)], 17)
+    assert msgspec.msgpack.decode(dump) == answer
 
 
 def test_the_load_reports_in_the_documents_are_those_that_are_sent():

@@ -1,12 +1,11 @@
 """Registration with Dynamo, against an etcd gateway of our own."""
 
 import asyncio
-import base64
 import contextlib
 import json
 
 import pytest
-from aiohttp import web
+from etcd_gateway import Etcd, base64_of
 
 from mocker_protocol.dynamo_discovery import DiscoveredWorker
 from mocker_protocol.engine_args import EngineArgs
@@ -27,81 +26,13 @@ LEFT_OVER = (
 )
 
 
-class Etcd:
-    """Keys and leases behind the JSON gateway."""
-
-    def __init__(self):
-        self.keys = {}
-        self.leases = {}
-        self.granted = 0
-        self.is_broken = False
-        self.odd_answers = {}
-        """What operations answer instead, as bytes."""
-
-    def app(self):
-        app = web.Application()
-        app.router.add_post("/v3/{operation:.+}", self._handle)
-        return app
-
-    async def _handle(self, request):
-        if self.is_broken:
-            return web.json_response({"error": "broken"}, status=503)
-        operation = request.match_info["operation"].replace("/", "_")
-        if operation in self.odd_answers:
-            return web.Response(body=self.odd_answers[operation])
-        return web.json_response(getattr(self, operation)(await request.json()))
-
-    def lease_grant(self, body):
-        self.granted += 1
-        self.leases[str(self.granted)] = body["TTL"]
-        return {"ID": str(self.granted), "TTL": str(body["TTL"])}
-
-    def lease_keepalive(self, body):
-        ttl = self.leases.get(body["ID"])
-        return {"result": {"ID": body["ID"]} | ({"TTL": str(ttl)} if ttl else {})}
-
-    def lease_revoke(self, body):
-        self.leases.pop(body["ID"], None)
-        self.keys = {key: item for key, item in self.keys.items() if item[1] != body["ID"]}
-        return {}
-
-    def kv_put(self, body):
-        assert body["lease"] in self.leases
-        self.put(base64.b64decode(body["key"]).decode(), body["value"], body["lease"])
-        return {}
-
-    def kv_range(self, body):
-        start, end = (base64.b64decode(body[name]).decode() for name in ("key", "range_end"))
-        found = [key for key in self.keys if start <= key < end]
-        return {"kvs": [{"key": _base64(key), "value": self.keys[key][0]} for key in found]}
-
-    def kv_deleterange(self, body):
-        del self.keys[base64.b64decode(body["key"]).decode()]
-        return {"deleted": "1"}
-
-    def put(self, key, value, lease):
-        self.keys[key] = (value, lease)
-
-    def document(self, key):
-        return json.loads(base64.b64decode(self.keys[key][0]))
-
-
-def _base64(text):
-    return base64.b64encode(text.encode()).decode()
-
-
 @pytest.fixture
 async def etcd(monkeypatch):
     monkeypatch.setattr(dynamo_registrar, "_KEEP_ALIVE_S", 0.01)
     monkeypatch.setattr(dynamo_registrar, "_RETRY_S", 0.01)
     monkeypatch.setattr(dynamo_registrar, "_SETTLE_S", 0.01)
-    etcd = Etcd()
-    runner = web.AppRunner(etcd.app())
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    etcd.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield etcd
-    await runner.cleanup()
+    async with Etcd.listening() as etcd:
+        yield etcd
 
 
 @contextlib.asynccontextmanager
@@ -196,9 +127,9 @@ async def test_no_record_is_put_without_a_lease(etcd, caplog):
 async def test_sources_of_an_earlier_process_of_this_worker_are_removed(etcd):
     ours = {"publisher_id": 5, "metadata": {"worker": {"worker_id": 0xABC, "dp_rank": 0}}}
     theirs = {"publisher_id": 6, "metadata": {"worker": {"worker_id": 0xDEF, "dp_rank": 0}}}
-    etcd.put(LEFT_OVER, _base64(json.dumps(ours)), "old")
-    etcd.put(LEFT_OVER[:-1] + "6", _base64(json.dumps(theirs)), "old")
-    etcd.put(LEFT_OVER[:-1] + "7", _base64("no source"), "old")
+    etcd.put(LEFT_OVER, base64_of(json.dumps(ours)), "old")
+    etcd.put(LEFT_OVER[:-1] + "6", base64_of(json.dumps(theirs)), "old")
+    etcd.put(LEFT_OVER[:-1] + "7", base64_of("no source"), "old")
     async with registrar_of(etcd.url) as (_, told):
         await until(lambda: told)
         assert LEFT_OVER not in etcd.keys

@@ -176,3 +176,42 @@ def test_where_cleared_takes_all_ranks_a_reset_of_one_tells_the_others_anew(hub_
     assert events[0] == (0, 0, CLEARED)
     assert [(event.dp_rank, event.event) for event in events[1:3]] == [(0, CLEARED), (1, CLEARED)]
     assert events[-1] == (1, 1, stored(90))
+
+
+def test_a_dump_is_of_everything_that_is_numbered(hub, transports):
+    hub.start()
+    hub.publish(0, [stored(1), stored(2)])
+
+    assert hub.dump(0) == (SNAPSHOT, 2)
+    assert hub.dump(1) == ([], 0)
+    assert len(transports[0].events) == 4
+
+
+def test_what_waits_to_be_published_is_numbered_before_a_dump(transports):
+    waiting = {0: [stored(5)], 1: []}
+    hub = KvEventHub(
+        lambda rank: SNAPSHOT, 2, settle=lambda rank: hub.publish(rank, waiting.pop(rank))
+    )
+    hub.attach(transports[0])
+    hub.start()
+
+    assert hub.dump(0).last_event_id == 1
+    assert transports[0].events[-1] == (0, 1, stored(5))
+    assert hub.dump(1).last_event_id == 0
+
+
+def test_a_dump_after_the_withdrawal_is_empty(hub):
+    hub.start()
+    hub.publish(0, [stored(1)])
+    hub.withdraw()
+
+    assert hub.dump(0) == ([], 2)
+
+
+def test_long_chains_are_cut_in_dumps_too():
+    chain = stored(0, MAX_EVENT_BLOCKS + 1, tokens=())
+    hub = KvEventHub(lambda rank: [chain], 1)
+
+    first, second = hub.dump(0).events
+    assert (len(first.blocks), len(second.blocks)) == (MAX_EVENT_BLOCKS, 1)
+    assert second.parent_hash == first.blocks[-1].sequence

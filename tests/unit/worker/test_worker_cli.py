@@ -207,6 +207,7 @@ def test_values_from_the_environment_are_of_the_types_that_flags_give():
         "--nats-url": ("NATS_SERVER", "nats://h:1"),
         "--namespace": ("DYN_NAMESPACE", "ns"),
         "--etcd-endpoints": ("ETCD_ENDPOINTS", "http://e:1"),
+        "--kv-recovery-port": ("MOCKER_KV_RECOVERY_PORT", "7000"),
         "--api-key": ("MOCKER_API_KEY", "k"),
         "--kv-events-nats-format": ("MOCKER_KV_EVENTS_NATS_FORMAT", "dynamo-event-plane"),
         "--failure-types": ("MOCKER_FAILURE_TYPES", "rate_limit"),

@@ -21,6 +21,16 @@ def test_a_worker_without_nats_loads_only_what_it_needs():
     assert not heavy & set(printed.stdout.split())
 
 
+def test_only_workers_that_dynamo_finds_load_what_answers_its_routers():
+    code = "import sys, mocker_worker.events.nats_link; print(*sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+
+    recovery = {"mocker_worker.events.kv_recovery", "mocker_protocol.request_plane"}
+    assert not recovery & set(printed.stdout.split())
+
+
 def test_the_machine_keeps_its_ca_certificates(monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", "/some/bundle.pem")
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)

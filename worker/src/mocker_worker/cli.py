@@ -147,6 +147,7 @@ def worker_config(arguments: argparse.Namespace, environment: Mapping[str, str])
             nats_format=arguments.kv_events_nats_format,
             zmq=zmq_options(arguments.kv_events_config, args),
             etcd_endpoints=arguments.etcd_endpoints,
+            recovery_port=arguments.kv_recovery_port,
         ),
     )
 
@@ -306,6 +307,15 @@ def _add_kv_events(parser: argparse._ArgumentGroup, environment: Mapping[str, st
         variable="ETCD_ENDPOINTS",
         metavar="URLS",
         help="etcd by which Dynamo discovers workers, separated by commas (default: none)",
+    )
+    setting(
+        parser,
+        environment,
+        "--kv-recovery-port",
+        port,
+        default=0,
+        metavar="PORT",
+        help="where Dynamo's KV routers ask for older blocks (default: any free port)",
     )
     setting(
         parser,

@@ -60,6 +60,8 @@ class EventOptions:
     zmq: "ZmqOptions | None" = None
     etcd_endpoints: tuple[str, ...] = ()
     """Where Dynamo 1.6 discovers workers, as URLs; empty: it is not told."""
+    recovery_port: int = 0
+    """Where its KV routers ask for blocks that they missed; 0 takes any free port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

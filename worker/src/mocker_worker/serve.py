@@ -49,7 +49,7 @@ class Worker:
         """URL of the server, once it listens."""
         self._resources = contextlib.ExitStack()
         self._clock = clock or self._resources.enter_context(contextlib.closing(best_clock()))
-        self._outside = OutsideWorld(config, snapshot=self._snapshot)
+        self._outside = OutsideWorld(config, snapshot=self._snapshot, settle=self._settle)
         args = config.args
         if not self._outside.wants_kv_events:
             args = args.model_copy(update={"publish_kv_events": False})
@@ -215,6 +215,11 @@ class Worker:
             dialects=self.config.server.metrics_dialects,
             environment=os.environ,
         )
+
+    def _settle(self, dp_rank: int) -> None:
+        """Publish what a rank went through since its last pass began."""
+        if events := self._engines[dp_rank].take_events():
+            self._outside.publish_kv_events(dp_rank, events)
 
     def _snapshot(self, dp_rank: int) -> Sequence[KvCacheEvent]:
         """Return what a rank has cached; what it would publish next is part of it."""

@@ -1,9 +1,10 @@
 """Publishes KV events on the event plane as Dynamo 1.6 reads them.
 
 The server keeps nothing and acknowledges nothing: what was sent into a connection that broke is
-lost, and a router that missed an event forgets the rank. So each connection after the first begins
-with the ranks told anew, once more when routers that lost the same server should be back, too; and
-nothing is sent before the server has read what was sent before it.
+lost, and a router that missed an event, and cannot ask for it (`kv_recovery`), forgets the rank. So
+each connection after the first begins with the ranks told anew, once more when routers that lost
+the same server should be back, too; and nothing is sent before the server has read what was sent
+before it.
 """
 
 import asyncio

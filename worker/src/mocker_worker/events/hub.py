@@ -7,7 +7,7 @@ for `cleared` and a snapshot, which are numbered and go out on all transports.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from mocker_protocol.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KvCacheEvent
@@ -25,6 +25,15 @@ class NumberedEvent(NamedTuple):
     dp_rank: int
     event_id: int
     event: KvCacheEvent
+
+
+class CacheDump(NamedTuple):
+    """What a rank has cached."""
+
+    events: Sequence[KvCacheEvent]
+    """They build it from nothing, parents first; they have no numbers."""
+    last_event_id: int
+    """Number of the newest event that is part of it; who has the dump applies those after it."""
 
 
 class KvTransport(Protocol):
@@ -65,8 +74,22 @@ class KvTransport(Protocol):
 class KvEventHub:
     """The one source of event numbers of a worker."""
 
-    def __init__(self, snapshot: CacheSnapshot, num_ranks: int) -> None:
+    def __init__(
+        self,
+        snapshot: CacheSnapshot,
+        num_ranks: int,
+        *,
+        settle: Callable[[int], None] = lambda dp_rank: None,
+    ) -> None:
+        """Take the caches that events are about.
+
+        Args:
+            snapshot: Gives what a rank has cached, events included that were not published yet.
+            num_ranks: Ranks that events are numbered for.
+            settle: Publishes those events of a rank.
+        """
         self._snapshot = snapshot
+        self._settle = settle
         self._next_ids = [0] * num_ranks
         self._transports: list[KvTransport] = []
         self._publishing = False
@@ -129,6 +152,15 @@ class KvEventHub:
         self._hand_out([*cleared, *cached])
         for rank in dp_ranks:
             log.info("KV events of rank %d start anew: cleared, then what is cached", rank)
+
+    def dump(self, dp_rank: int) -> CacheDump:
+        """Return what a rank has cached once all that it went through is numbered.
+
+        Events up to `last_event_id` may still wait in transports. Not to be called by one that
+        takes events.
+        """
+        self._settle(dp_rank)
+        return CacheDump(list(self._cached(dp_rank)), self._next_ids[dp_rank] - 1)
 
     def withdraw(self) -> None:
         """Publish `cleared` for each rank; nothing else is published after it."""

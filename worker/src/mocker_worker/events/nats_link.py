@@ -1,6 +1,7 @@
 """A worker's link to NATS: connection, KV events, reports of passes, registration."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ from mocker_worker.events.hub import KvEventHub, KvTransport
 from mocker_worker.events.jetstream_publisher import JetStreamPublisher
 from mocker_worker.events.registrar import Registrar
 from mocker_worker.events.reports import PassReporter, load_format
+
+log = logging.getLogger(__name__)
 
 RunTask: TypeAlias = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 """Runs something in the background until the worker ends; the second argument names it."""
@@ -64,7 +67,8 @@ class NatsLink:
         self._registering = run(self._registrar.run(), "registration")
         await self._registrar.registered.wait()
         if self._config.events.etcd_endpoints:
-            self._dynamo = self._make_dynamo_registrar(url)
+            recovery_address = await self._start_recovery(run)
+            self._dynamo = self._make_dynamo_registrar(url, recovery_address)
             run(self._dynamo.run(), "dynamo-discovery")
 
     def drain(self) -> None:
@@ -108,7 +112,34 @@ class NatsLink:
             case NatsFormat.NONE:
                 return None
 
-    def _make_dynamo_registrar(self, url: str) -> DynamoRegistrar:
+    async def _start_recovery(self, run: RunTask) -> str | None:
+        """Serve what late routers ask for; returns `host:port`, or None if nobody has to ask."""
+        if not isinstance(self.transport, EventPlanePublisher):
+            return None
+        # Only workers that Dynamo's routers find pay for it.
+        from mocker_worker.events.kv_recovery import KvRecoveryServer
+
+        config = self._config
+        server = KvRecoveryServer(
+            self._hub.dump,
+            worker_id=config.worker_id,
+            publisher_ids=self._envelopes.publisher_ids,
+        )
+        wanted = config.events.recovery_port
+        try:
+            port = await server.listen(config.host, wanted)
+        except OSError as error:
+            log.warning(
+                "--kv-recovery-port %d: cannot listen, so routers that start late learn only of "
+                "new blocks: %s",
+                *(wanted, error),
+            )
+            return None
+        run(server.run(), "kv-recovery")
+        host = config.advertised_host
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _make_dynamo_registrar(self, url: str, recovery_address: str | None) -> DynamoRegistrar:
         config = self._config
         is_source = isinstance(self.transport, EventPlanePublisher)
         worker = DiscoveredWorker(
@@ -118,6 +149,7 @@ class NatsLink:
             address=url.removeprefix("http://"),
             args=config.args,
             publisher_ids=self._envelopes.publisher_ids if is_source else (),
+            recovery_address=recovery_address,
         )
         return DynamoRegistrar(config.events.etcd_endpoints, worker, on_registered=self._tell_anew)
 
@@ -139,4 +171,5 @@ class NatsLink:
             num_gpu_blocks=args.num_gpu_blocks,
             max_num_seqs=args.max_num_seqs,
             dp_size=args.dp_size,
+            max_model_len=args.max_model_len or args.kv_capacity_tokens,
         )

@@ -5,7 +5,7 @@ worker something that starts, registers, drains and closes.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +48,12 @@ class EventCounts:
 class OutsideWorld:
     """Owns the ways out of one worker; it is the sink of its drivers."""
 
-    def __init__(self, config: WorkerConfig, *, snapshot: CacheSnapshot) -> None:
+    def __init__(
+        self, config: WorkerConfig, *, snapshot: CacheSnapshot, settle: Callable[[int], None]
+    ) -> None:
+        """Make what the configuration asks for; `KvEventHub` says what the callables are."""
         self._config = config
-        self._hub = KvEventHub(snapshot, config.args.dp_size)
+        self._hub = KvEventHub(snapshot, config.args.dp_size, settle=settle)
         self._nats = self._make_nats_link()
         self._zmq = self._make_zmq()
         self._tasks: asyncio.TaskGroup | None = None
