@@ -254,6 +254,7 @@ def test_the_programs_take_what_is_rendered(path, settings, tmp_path):
     key = Key("team", resource["metadata"]["name"])
     manifests = render(key, "", parse_spec(resource), {}, settings)
     configs = by_kind(manifests, "ConfigMap")
+    (tmp_path / "tokenizer.json").touch()
     for name, container in containers(manifests).items():
         if container["command"][0] != "mocker-worker":
             continue
@@ -262,7 +263,12 @@ def test_the_programs_take_what_is_rendered(path, settings, tmp_path):
         args = [arg.replace("/etc/mocker/engine.json", str(engine)) for arg in container["args"]]
         ran = subprocess.run(
             [BIN / "mocker-worker", "serve", *args, "--print-engine-args"],
-            env={item["name"]: item.get("value", "from-elsewhere") for item in container["env"]},
+            env={
+                item["name"]: item.get("value", "from-elsewhere").replace(
+                    "/etc/mocker-tokenizer", str(tmp_path)
+                )
+                for item in container["env"]
+            },
             capture_output=True,
             text=True,
             check=False,

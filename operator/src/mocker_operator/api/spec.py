@@ -14,11 +14,13 @@ from mocker_operator.api.engine import EngineSpec
 from mocker_operator.api.fields import INTEGRAL, Replicas, Struct, cel
 from mocker_operator.api.kv_events import KvEventsSpec
 from mocker_operator.api.template import TemplateSpec
+from mocker_operator.api.tokenizer import TOKENIZER_ENV, TokenizerSpec
 from mocker_protocol.engine_args import word
 
 WorkerRole = Literal["prefill", "decode", "aggregated"]
 WORKER_ROLES: Final[tuple[WorkerRole, ...]] = ("prefill", "decode", "aggregated")
 FRONTEND: Final = "frontend"
+_TOKENIZER_TWICE: Final = f"give either tokenizer, or {TOKENIZER_ENV} in the env of roles"
 
 
 class Routing(StrEnum):
@@ -113,6 +115,15 @@ class MockerDeploymentSpec(
             "has(self.aggregated) != (has(self.prefill) || has(self.decode))",
             "give either prefill and decode, or aggregated",
         ),
+        *(
+            (
+                f"!has(self.tokenizer) || !has(self.{role}) || !has(self.{role}.template) "
+                f"|| !has(self.{role}.template.env) "
+                f"|| self.{role}.template.env.all(e, e.name != '{TOKENIZER_ENV}')",
+                _TOKENIZER_TWICE,
+            )
+            for role in WORKER_ROLES
+        ),
     ),
 ):
     """Desired state of a MockerDeployment."""
@@ -121,6 +132,8 @@ class MockerDeploymentSpec(
     """The model that the workers pretend to serve."""
     image: str | None = Field(default=None, min_length=1, max_length=1024, pattern=r"^[^\s$]+$")
     """Image of all pods; absent means the operator's default."""
+    tokenizer: TokenizerSpec | None = None
+    """The model's own tokenizer for all workers; absent means the built-in one."""
     engine: EngineSpec = Field(default_factory=EngineSpec)
     """Engine arguments of all roles."""
     kv_events: KvEventsSpec = Field(default_factory=KvEventsSpec)
@@ -142,6 +155,13 @@ class MockerDeploymentSpec(
             raise ValueError("prefill and decode go together: give both or none")
         if (self.aggregated is None) == (self.prefill is None):
             raise ValueError("give either prefill and decode, or aggregated")
+        return self
+
+    @model_validator(mode="after")
+    def _one_tokenizer(self) -> Self:
+        variables = (item for role in self.roles.values() for item in role.template.env)
+        if self.tokenizer is not None and any(item.name == TOKENIZER_ENV for item in variables):
+            raise ValueError(_TOKENIZER_TWICE)
         return self
 
     @property

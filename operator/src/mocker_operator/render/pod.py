@@ -4,7 +4,7 @@ Namespaces that enforce the pod security standard `restricted` accept it.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mocker_operator.api.template import EnvVar, TemplateSpec
 from mocker_operator.constants import HTTP_PORT
@@ -18,6 +18,15 @@ _DEFAULT_RESOURCES: Final = {
 }
 
 
+class Mount(NamedTuple):
+    """A volume that is mounted read-only."""
+
+    name: str
+    path: str
+    source: dict[str, Any]
+    """The volume without its name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """What runs in the one container of a pod."""
@@ -29,8 +38,8 @@ class Program:
     args: list[str]
     drain_timeout_s: int
     env: list[dict[str, Any]] = field(default_factory=list)
-    config_map: str | None = None
-    """ConfigMap that is mounted read-only at `CONFIG_PATH`."""
+    mounts: list[Mount] = field(default_factory=list)
+    """Beside /tmp."""
     startup_s: float = 0.0
     """How long it takes by design until it is ready."""
     ports: list[dict[str, Any]] = field(default_factory=list)
@@ -138,14 +147,12 @@ def _probe(path: str, *, period_s: int) -> dict[str, Any]:
 
 
 def _volumes(program: Program) -> list[dict[str, Any]]:
-    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    if program.config_map is not None:
-        volumes.append({"name": "config", "configMap": {"name": program.config_map}})
-    return volumes
+    volumes = [{"name": mount.name, **mount.source} for mount in program.mounts]
+    return [{"name": "tmp", "emptyDir": {}}, *volumes]
 
 
 def _mounts(program: Program) -> list[dict[str, Any]]:
-    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]
-    if program.config_map is not None:
-        mounts.append({"name": "config", "mountPath": CONFIG_PATH, "readOnly": True})
-    return mounts
+    mounts = [
+        {"name": mount.name, "mountPath": mount.path, "readOnly": True} for mount in program.mounts
+    ]
+    return [{"name": "tmp", "mountPath": "/tmp"}, *mounts]

@@ -29,8 +29,9 @@ from mocker_operator.render.metadata import (
     selector,
     with_desired_hash,
 )
-from mocker_operator.render.pod import CONFIG_PATH, Program, from_field, pod_template
+from mocker_operator.render.pod import CONFIG_PATH, Mount, Program, from_field, pod_template
 from mocker_operator.render.settings import RenderSettings
+from mocker_operator.render.tokenizer import tokenizer_env, tokenizer_mounts
 from mocker_protocol.names import dynamo_namespace
 
 _ROUTING_FLAG: Final = {
@@ -129,8 +130,12 @@ def _worker(context: _Rendering, role: WorkerRole, config: Manifest) -> Manifest
             from_field("POD_IP", "status.podIP"),
             from_field("POD_NAMESPACE", "metadata.namespace"),
             {"name": "DYN_NAMESPACE", "value": context.dynamo_namespace},
+            *tokenizer_env(spec.tokenizer),
         ],
-        config_map=config["metadata"]["name"],
+        mounts=[
+            Mount("config", CONFIG_PATH, {"configMap": {"name": config["metadata"]["name"]}}),
+            *tokenizer_mounts(spec.tokenizer),
+        ],
         startup_s=engine.startup_time or 0.0,
         ports=kv_event_ports(spec.kv_events, engine),
     )
