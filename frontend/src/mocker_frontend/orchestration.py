@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
 
 import msgspec
 from multidict import CIMultiDict
@@ -23,11 +22,9 @@ from mocker_frontend.sse import read_usage
 from mocker_frontend.telemetry import Telemetry
 from mocker_frontend.upstream import NoWorkerAnswered, Reply, Upstream, UpstreamRequest
 from mocker_protocol.names import WorkerType
+from mocker_protocol.request_limits import MAX_CHOICES
 
 log = logging.getLogger(__name__)
-
-MAX_CHOICES: Final = 128
-"""A greater `n` is left to the worker to judge, and not measured by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +51,14 @@ class GenerateRequest:
 
     @property
     def num_choices(self) -> int:
-        """Choices in the answer, all generated at once."""
+        """Choices in the answer, all generated at once; 1 where a worker will refuse them."""
         wanted, prompts = self.body.get("n"), self.body.get("prompt")
-        each = wanted if type(wanted) is int and 1 <= wanted <= MAX_CHOICES else 1
-        if self.is_chat or not isinstance(prompts, list) or not prompts:
-            return each
-        return each * (1 if isinstance(prompts[0], int) else len(prompts))
+        if isinstance(wanted, float) and wanted.is_integer():
+            wanted = int(wanted)
+        each = wanted if type(wanted) is int and wanted >= 1 else 1
+        if not self.is_chat and isinstance(prompts, list) and prompts:
+            each *= 1 if isinstance(prompts[0], int | float) else len(prompts)
+        return each if each <= MAX_CHOICES else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +88,11 @@ class Orchestrator:
         self._upstream = upstream
         self._telemetry = telemetry
         self._prefill_lost = False
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Longest prompt plus answer in tokens that every worker takes, if it is known."""
+        return self._registry.max_model_len
 
     @asynccontextmanager
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Generation]:

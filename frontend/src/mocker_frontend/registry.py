@@ -23,6 +23,8 @@ class Worker:
     state: WorkerState = WorkerState.READY
     suspect_until_s: float = 0.0
     """Until then it is the last choice: a connection to it has just failed."""
+    max_model_len: int | None = None
+    """Longest prompt plus answer in tokens, if it is known."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,12 @@ class Registry:
         return sorted(found, key=lambda worker: worker.key)
 
     @property
+    def max_model_len(self) -> int | None:
+        """What fits into every worker, as far as they say; None if none does."""
+        known = (worker.max_model_len for worker in self.workers)
+        return min((length for length in known if length is not None), default=None)
+
+    @property
     def prefill_seen(self) -> bool:
         """Whether a prefill worker has ever been known: then requests are meant to be split."""
         return self._prefill_seen
@@ -72,7 +80,13 @@ class Registry:
         if self._expired_revisions.get(key) == revision:
             return False
         self._expired_revisions.pop(key, None)
-        worker = Worker(key, registration.worker_type, registration.url, registration.state)
+        worker = Worker(
+            key,
+            registration.worker_type,
+            registration.url,
+            registration.state,
+            max_model_len=registration.max_model_len,
+        )
         changed = record is None or replace(record.worker, suspect_until_s=0.0) != worker
         self._records[key] = _Record(worker, revision, now)
         self._prefill_seen |= worker.worker_type is WorkerType.PREFILL

@@ -146,6 +146,9 @@ class Server:
             "object": "model",
             "created": self._created,
             "owned_by": "mocker",
+            "root": self._model_name,
+            "parent": None,
+            "max_model_len": self._orchestrator.max_model_len,
         }
         return web.json_response({"object": "list", "data": [model]})
 

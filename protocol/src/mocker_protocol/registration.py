@@ -41,6 +41,8 @@ class WorkerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     dp_size: int = 1
     state: WorkerState = WorkerState.READY
     endpoint: str = GENERATE_ENDPOINT
+    max_model_len: int | None = None
+    """Longest prompt plus answer in tokens; None in records of workers that do not say."""
 
     @property
     def key(self) -> str:

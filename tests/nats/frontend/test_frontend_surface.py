@@ -48,6 +48,28 @@ async def test_several_choices_of_a_chat_are_measured_as_such(start_fleet):
     assert await entry.metric("dynamo_frontend_output_sequence_tokens_sum") == 15
 
 
+async def test_the_model_is_as_long_as_the_workers_say(start_fleet):
+    [prefill], [decode], entry = await start_fleet(decode=1)
+    (model,) = (await entry.openai.models.list()).data
+    told = []
+    for worker in (prefill, decode):
+        async with entry.session.get(worker.url + "/v1/models") as response:
+            told.append((await response.json())["data"][0]["max_model_len"])
+    assert model.max_model_len == min(told)
+
+
+async def test_integral_floats_and_biases_pass_both_legs(start_fleet):
+    [prefill], [decode], entry = await start_fleet(decode=1)
+    asked = {"model": "mock", "prompt": [7.0, 8], "max_tokens": 5.0, "n": 2.0}
+    asked["logit_bias"] = {"100": 100}
+    async with entry.session.post(entry.url + "/v1/completions", json=asked) as response:
+        answer = await response.json()
+    assert [choice["text"] for choice in answer["choices"]] == [" the" * 5] * 2
+    assert await prefill.metric("vllm:generation_tokens_total") == 2
+    assert await decode.metric("vllm:generation_tokens_total") == 10
+    assert await entry.metric("mocker_frontend_local_prefills_total") == 0
+
+
 async def test_a_text_survives_being_made_tokens(start_fleet):
     _, _, entry = await start_fleet(decode=1)
     text = "the sea, the sky; \u00e9t\u00e9"

@@ -7,7 +7,14 @@ from mocker_protocol.names import WorkerType
 from mocker_protocol.registration import WorkerRegistration, WorkerState
 
 
-def record(worker_id=1, *, worker_type=WorkerType.DECODE, state=WorkerState.READY, port=8000):
+def record(
+    worker_id=1,
+    *,
+    worker_type=WorkerType.DECODE,
+    state=WorkerState.READY,
+    port=8000,
+    max_model_len=None,
+):
     return WorkerRegistration(
         worker_id=worker_id,
         namespace="default-chat",
@@ -18,6 +25,7 @@ def record(worker_id=1, *, worker_type=WorkerType.DECODE, state=WorkerState.READ
         num_gpu_blocks=100,
         max_num_seqs=8,
         state=state,
+        max_model_len=max_model_len,
     )
 
 
@@ -100,6 +108,16 @@ def test_a_bucket_that_was_made_again_counts_from_one(registry):
     put(registry, record(), revision=700, now=0.0)
     put(registry, record(), revision=1, now=9.0)
     assert registry.expire(12.0) == []
+
+
+def test_the_longest_request_is_what_every_worker_takes(registry):
+    assert registry.max_model_len is None
+    for worker_id, longest in ((1, None), (2, 8192), (3, 4096)):
+        told = record(worker_id, max_model_len=longest)
+        assert put(registry, told, revision=worker_id, now=0.0)
+    assert registry.max_model_len == 4096
+    registry.delete(record(3).key)
+    assert registry.max_model_len == 8192
 
 
 def test_static_workers_neither_expire_nor_leave():

@@ -134,6 +134,13 @@ async def test_fields_pass_to_both_legs_as_they_are(start_worker, start_frontend
         ("/v1/chat/completions", {"messages": [], "n": 2}, 2),
         ("/v1/chat/completions?a=b", {"n": True}, 1),
         ("/v1/chat/completions", {"n": 10**9}, 1),
+        ("/v1/chat/completions", {"n": 1024}, 1024),
+        ("/v1/chat/completions", {"n": 1025}, 1),
+        ("/v1/completions", {"prompt": ["a"] * 32, "n": 32}, 1024),
+        ("/v1/completions", {"prompt": ["a"] * 33, "n": 32}, 1),
+        ("/v1/chat/completions", {"n": 3.0}, 3),
+        ("/v1/chat/completions", {"n": 2.5}, 1),
+        ("/v1/completions", {"prompt": [1.0, 2.0]}, 1),
         ("/v1/chat/completions", {"n": None}, 1),
     ],
 )
@@ -170,6 +177,7 @@ async def test_probes_and_models(start_worker, start_frontend):
         assert await frontend.status(path) == 200
     models = await (await frontend.session.get(frontend.url + "/v1/models")).json()
     assert [model["id"] for model in models["data"]] == ["mock"]
+    assert models["data"][0]["max_model_len"] is None  # as a worker that does not register says
 
 
 async def test_without_any_worker_the_answer_is_503(start_worker, start_frontend):

@@ -48,7 +48,14 @@ def test_the_record_is_json_with_plain_words():
         "dp_size": 1,
         "state": "ready",
         "endpoint": "generate",
+        "max_model_len": None,
     }
+
+
+def test_a_record_of_before_says_nothing_of_the_longest_request():
+    record = json.loads(registration(max_model_len=4096).encode())
+    assert record.pop("max_model_len") == 4096
+    assert decode_registration(json.dumps(record).encode()).max_model_len is None
 
 
 def test_the_key_is_under_the_watched_namespace():

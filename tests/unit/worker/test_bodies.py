@@ -82,3 +82,47 @@ def test_the_field_that_is_wrong_is_named(body, param, words):
 
     assert caught.value.param == param
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({"max_tokens": 4.0}, {"max_tokens": 4}),
+        ({"max_tokens": 4e2, "n": 2.0, "seed": -3.0}, {"max_tokens": 400, "n": 2, "seed": -3}),
+        ({"stop_token_ids": [1.0, 2]}, {"stop_token_ids": [1, 2]}),
+        ({"prompt": [1.0, 2, 3.0]}, {"prompt": [1, 2, 3]}),
+        ({"prompt": [[1.0], [2]]}, {"prompt": [[1], [2]]}),
+        ({"max_tokens": 4.0, "temperature": 1.0}, {"max_tokens": 4, "temperature": 1.0}),
+        (
+            {"max_tokens": 4.0, "kv_transfer_params": {"a": 1.0}},
+            {"max_tokens": 4, "kv_transfer_params": {"a": 1.0}},
+        ),
+    ],
+)
+def test_an_integral_float_is_an_integer(given, taken):
+    decoder = msgspec.json.Decoder(CompletionRequest)
+    request = decode_body(decoder, json.dumps({"prompt": "a", **given}).encode())
+    expected = decode_body(decoder, json.dumps({"prompt": "a", **taken}).encode())
+    assert repr(request) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "reason"),
+    [
+        ({"max_tokens": 4.5}, "max_tokens", "Expected `int | null`, got `float`"),
+        ({"max_tokens": 4.0, "n": 1.5}, "n", "Expected `int | null`, got `float`"),
+        ({"max_tokens": -1.0}, "max_tokens", "Expected `int` >= 0"),
+        ({"max_tokens": 1e30}, "max_tokens", "Expected `int` <= "),
+        ({"max_tokens": 4.0, "seed": "x"}, "seed", "Expected `int | null`, got `str`"),
+        ({"logprobs": 21.0}, "logprobs", "Expected `int` <= 20"),
+        ({"prompt": [1.0, 2.5]}, "prompt", "got `float`"),
+        ({"prompt": 1.0}, "prompt", "Expected `str | array`, got `float`"),
+        ({"stream": 1.0}, "stream", "got `float`"),
+    ],
+)
+def test_other_floats_are_no_integers(given, field, reason):
+    body = json.dumps({"prompt": "a", **given}).encode()
+    with pytest.raises(InvalidRequest, match=f"^{field}.*: ") as refused:
+        decode_body(msgspec.json.Decoder(CompletionRequest), body)
+    assert refused.value.param == field
+    assert reason in str(refused.value)

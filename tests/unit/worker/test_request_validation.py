@@ -130,8 +130,6 @@ def test_a_bad_field_is_named_with_status_400(fields, param):
 @pytest.mark.parametrize(
     ("parse", "fields", "param"),
     [
-        (chat, {"logit_bias": {"5": 1}}, "logit_bias"),
-        (chat, {"allowed_token_ids": [1]}, "allowed_token_ids"),
         (chat, {"bad_words": ["x"]}, "bad_words"),
         (chat, {"use_beam_search": True}, "use_beam_search"),
         (chat, {"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),

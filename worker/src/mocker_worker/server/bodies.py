@@ -1,7 +1,11 @@
-"""From a request's body to a checked struct, with vLLM's errors."""
+"""From a request's body to a checked struct, with vLLM's errors.
+
+Integers may be written as integral floats (`4.0`), as pydantic lets vLLM take them. Only a body
+with such a number is decoded twice.
+"""
 
 import re
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -10,6 +14,7 @@ from mocker_worker.server.errors import InvalidRequest
 
 _Body = TypeVar("_Body")
 _PATH = re.compile(r" - at `\$\.?([^`]*)`$")
+_NOT_AN_INTEGER = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float`")
 _FIELD = re.compile(r"(?:missing required|contains unknown) field `([^`]*)`")
 
 
@@ -25,18 +30,48 @@ def decode_body(decoder: "msgspec.json.Decoder[_Body]", body: bytes) -> _Body:
     except TooDeep as error:
         raise InvalidRequest(None, f"the body is refused: {error}; flatten it") from error
     except msgspec.ValidationError as error:
+        if _NOT_AN_INTEGER.match(str(error)):
+            return _with_integral_floats(decoder, msgspec.json.decode(body))
         _refuse(str(error))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(None, f"the body is not JSON: {error}") from error
 
 
+def _with_integral_floats(decoder: "msgspec.json.Decoder[_Body]", values: dict[str, Any]) -> _Body:
+    """Convert a decoded body, taking the integral floats of fields of integers for integers."""
+    corrected: set[str] = set()
+    while True:
+        try:
+            body: _Body = msgspec.convert(values, decoder.type)
+            return body
+        except msgspec.ValidationError as error:
+            message = str(error)
+        field = _param(_path(message))
+        if field is None or field in corrected or not _NOT_AN_INTEGER.match(message):
+            _refuse(message)
+        corrected.add(field)
+        values[field] = _integral(values[field])
+
+
+def _integral(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    if isinstance(value, list):
+        return [_integral(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _path(message: str) -> str:
+    path = _PATH.search(message)
+    return path[1] if path else ""
+
+
+def _param(path: str) -> str | None:
+    return re.split(r"[.\[]", path)[0] or None
+
+
 def _refuse(message: str) -> NoReturn:
     """Turn msgspec's text, which ends with the path of the value, into vLLM's error."""
-    path = _PATH.search(message)
-    named = _FIELD.search(message)
-    field = path[1] if path else ""
-    if named:
+    field = _path(message)
+    if named := _FIELD.search(message):
         field = f"{field}.{named[1]}" if field else named[1]
     text = _PATH.sub("", message)
-    param = re.split(r"[.\[]", field)[0] or None
-    raise InvalidRequest(param, f"{field}: {text}" if field else text)
+    raise InvalidRequest(_param(field), f"{field}: {text}" if field else text)

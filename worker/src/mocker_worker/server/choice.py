@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from mocker_worker.driver import TokenStream
 from mocker_worker.engine import FinishReason
-from mocker_worker.server.logprobs import TokenLogprob, of_random, of_scripted
+from mocker_worker.server.logprobs import TokenLogprob, of_drawn, of_random, of_scripted
 from mocker_worker.server.requests import GenerationRequest, Prompt
 from mocker_worker.server.scripts import Script
 from mocker_worker.server.stops import StopMatcher
@@ -79,6 +79,7 @@ class ChoiceText:
         self.is_silent = is_silent
         self._options = options
         self._is_scripted = bool(script.token_ids)
+        self._candidates = script.candidates
         self._tool = script.tool
         self._decoder = options.tokenizer.stream_decoder() if self._is_scripted else None
         self._matcher = (
@@ -127,6 +128,8 @@ class ChoiceText:
     def _logprobs(self, token_id: int) -> list[TokenLogprob]:
         if (num_top := self._options.num_logprobs) is None:
             return []
+        if self._candidates:
+            return [of_drawn(token_id, num_top, self._candidates)]
         return [(of_scripted if self._is_scripted else of_random)(token_id, num_top)]
 
     def _prompt_piece(self) -> Piece:

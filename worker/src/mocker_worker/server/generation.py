@@ -17,6 +17,7 @@ from mocker_worker.driver import EngineDriver
 from mocker_worker.engine import Request, RequestRefused
 from mocker_worker.server.choice import Choice, ChoiceText, TextOptions
 from mocker_worker.server.errors import ApiError, InvalidRequest
+from mocker_worker.server.permitted_tokens import PermittedTokens
 from mocker_worker.server.requests import DEFAULT_CHAT_TOKENS, GenerationRequest, Prompt
 from mocker_worker.server.response_headers import given_request_id
 from mocker_worker.server.scripts import ScriptWriter, lengthened
@@ -264,6 +265,7 @@ class _ChoicePlanner:
         self._args = args
         self._scripts = scripts
         self._options = TextOptions.of(request, scripts.tokenizer)
+        self._permitted = PermittedTokens.of(request, scripts.tokenizer)
         self._numbers = count()
 
     def choice(self, prompt: Prompt, max_tokens: int, sample: int) -> tuple[Choice, Request]:
@@ -272,9 +274,11 @@ class _ChoicePlanner:
         name = f"{index}_{self._answer_id}" if index else self._answer_id
         if request.seed is not None and sample:
             request = msgspec.structs.replace(request, seed=request.seed + sample)
-        script = self._scripts.script(request, prompt, name)
-        wanted = max_tokens if request.ignore_eos else (request.min_tokens or 0)
-        wanted = min(wanted, self._args.kv_capacity_tokens)  # beyond it the engine refuses
+        longest = min(max_tokens, self._args.kv_capacity_tokens)  # beyond it the engine refuses
+        script = self._scripts.script(
+            request, prompt, name, permitted=self._permitted, num_tokens=longest
+        )
+        wanted = longest if request.ignore_eos else min(request.min_tokens or 0, longest)
         script = script._replace(token_ids=lengthened(script.token_ids, wanted))
         is_plain = (
             not script.token_ids

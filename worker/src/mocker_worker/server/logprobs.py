@@ -5,7 +5,9 @@ OpenAI's API (completions and chat) and of vLLM's `prompt_logprobs`.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from mocker_worker.engine.sampling import FIRST_TOKEN_ID, LAST_TOKEN_ID
@@ -29,6 +31,18 @@ def of_random(token_id: int, num_top: int) -> TokenLogprob:
     """Describe a token drawn from 100..200, with `num_top` that were as likely."""
     others = (_after(token_id, step) for step in range(num_top))
     return TokenLogprob(token_id, UNIFORM, [(other, UNIFORM) for other in others])
+
+
+def of_drawn(token_id: int, num_top: int, candidates: Sequence[int]) -> TokenLogprob:
+    """Describe a token drawn from sorted candidates, with those that were as likely first."""
+    logprob, at = -math.log(len(candidates)), bisect_left(candidates, token_id)
+    steps = range(min(num_top, len(candidates)))
+    top = [(candidates[(at + step) % len(candidates)], logprob) for step in steps]
+    others = (
+        other for other in range(FIRST_TOKEN_ID, LAST_TOKEN_ID + 1) if other not in candidates
+    )
+    top += [(other, IMPOSSIBLE) for other in islice(others, num_top - len(top))]
+    return TokenLogprob(token_id, logprob, top)
 
 
 def of_scripted(token_id: int, num_top: int) -> TokenLogprob:

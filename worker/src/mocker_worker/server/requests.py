@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 
+from mocker_protocol.request_limits import MAX_CHOICES
 from mocker_worker.server.bodies import decode_body
 from mocker_worker.server.errors import InvalidRequest, NotSupported
 from mocker_worker.tokenizer import Tokenizer, tool_calls_text
@@ -18,17 +19,15 @@ from mocker_worker.tokenizer import Tokenizer, tool_calls_text
 DEFAULT_COMPLETION_TOKENS = 16
 DEFAULT_CHAT_TOKENS = 128
 """Answer length of a chat that names none, when no `max_model_len` bounds the context."""
-MAX_CHOICES = 1024
-"""Answers that one request may ask for: prompts times `n`."""
 MAX_LOGPROBS = 20
-_MAX_TOKEN_ID = 2**32 - 1
+MAX_TOKEN_ID = 2**32 - 1
 _MAX_INTEGER = 2**63 - 1
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=_MAX_INTEGER)]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INTEGER)]
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=_MAX_TOKEN_ID)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 PromptTokenId = Annotated[
-    int, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": _MAX_TOKEN_ID})
+    int, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": MAX_TOKEN_ID})
 ]
 """Checked where it becomes an array: a bound costs a quarter of the decoding of long prompts."""
 Integer = Annotated[int, msgspec.Meta(ge=-_MAX_INTEGER, le=_MAX_INTEGER)]
@@ -114,7 +113,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_params: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
     use_beam_search: bool | None = None
 
@@ -209,7 +208,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _check_supported(self) -> None:
-        for field in ("logit_bias", "allowed_token_ids", "bad_words", "use_beam_search"):
+        for field in ("bad_words", "use_beam_search"):
             if getattr(self, field):
                 raise NotSupported(field, "leave it out")
         if self.structured_outputs is not None:
@@ -293,7 +292,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         except TypeError:
             self._refuse_mixture()
         except OverflowError:
-            message = f"prompt: token ids must be integers in 0..{_MAX_TOKEN_ID}"
+            message = f"prompt: token ids must be integers in 0..{MAX_TOKEN_ID}"
             raise InvalidRequest("prompt", message) from None
 
     def _refuse_mixture(self) -> NoReturn:

@@ -8,6 +8,7 @@ import xxhash
 
 from mocker_worker.config import Mode
 from mocker_worker.server.errors import InvalidRequest, NotSupported
+from mocker_worker.server.permitted_tokens import PermittedTokens
 from mocker_worker.server.requests import ChatRequest, GenerationRequest, Prompt
 from mocker_worker.tokenizer import Tokenizer
 
@@ -24,6 +25,8 @@ class Script(NamedTuple):
 
     token_ids: Sequence[int] = ()
     tool: CalledTool | None = None
+    candidates: Sequence[int] = ()
+    """Ids that the tokens were drawn from, all as likely; empty if the tokens are certain."""
 
 
 RANDOM = Script()
@@ -36,13 +39,23 @@ class ScriptWriter:
         self.tokenizer = tokenizer
         self._mode = mode
 
-    def script(self, request: GenerationRequest, prompt: Prompt, name: str) -> Script:
+    def script(
+        self,
+        request: GenerationRequest,
+        prompt: Prompt,
+        name: str,
+        *,
+        permitted: PermittedTokens | None,
+        num_tokens: int,
+    ) -> Script:
         """Return what to say.
 
         Args:
             request: A checked request.
             prompt: The prompt that is answered.
             name: Of the answer; takes the place of a seed that the request does not have.
+            permitted: What the request permits; None for all.
+            num_tokens: Length of an answer whose tokens are drawn here.
 
         Raises:
             ApiError: if it asks for something that cannot be made up.
@@ -50,6 +63,17 @@ class ScriptWriter:
         seed = xxhash.xxh3_64_intdigest(
             f"{name if request.seed is None else request.seed}".encode("utf-8", "surrogatepass")
         )
+        script = self._known(request, prompt, seed)
+        if permitted is None:
+            return script
+        if not script.token_ids and permitted.candidates:
+            drawn = lengthened(permitted.draw(seed, num_tokens), num_tokens)
+            return Script(drawn, candidates=permitted.candidates)
+        permitted.check(script.token_ids)
+        return script
+
+    def _known(self, request: GenerationRequest, prompt: Prompt, seed: int) -> Script:
+        """Return what to say where more than chance decides."""
         if isinstance(request, ChatRequest) and request.tools:
             # Only who calls tools pays for what makes up their arguments.
             from mocker_worker.server.tool_calls import check_tools, choose_tool, wants_call
