@@ -38,7 +38,7 @@ ROUTING = {"roundRobin": RoutingMode.ROUND_ROBIN, "leastLoaded": RoutingMode.LEA
 FIELDS = {
     "spec": (
         *(role.value for role in WorkerType),
-        *"model image engine kvEvents frontend scaling".split(),
+        *"model image tokenizer engine kvEvents frontend scaling".split(),
     ),
     "model": ("name", "maxModelLen"),
     "role": ("replicas", "engine", "scaling", "template"),

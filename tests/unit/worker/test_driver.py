@@ -62,6 +62,8 @@ async def settle():
 
 
 class RecordingSink:
+    wants_passes = True
+
     def __init__(self):
         self.kv_events = []
         self.passes = []
@@ -149,6 +151,16 @@ async def test_each_pass_is_reported_once():
             await rig.clock.move_to(time_s)
 
         assert [report.wall_time_s > 0 for report in rig.sink.passes] == [True] * 3
+
+
+async def test_no_report_is_made_for_a_sink_that_wants_none():
+    async with running() as rig:
+        rig.sink.wants_passes = False
+        stream = rig.submit()
+        await rig.clock.move_to(0.1)
+
+        assert len(available(stream)) == 1
+        assert rig.sink.passes == []
 
 
 async def test_late_timers_do_not_slow_the_engine_down():

@@ -85,6 +85,8 @@ SGLANG_SCHEDULER = """num_running_reqs num_queue_reqs token_usage num_used_token
 
 
 class NoSink:
+    wants_passes = False
+
     def publish_kv_events(self, dp_rank, events):
         pass
 

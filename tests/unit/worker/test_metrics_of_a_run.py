@@ -42,6 +42,8 @@ class LeapingClock:
 
 
 class NoSink:
+    wants_passes = False
+
     def publish_kv_events(self, dp_rank, events):
         pass
 

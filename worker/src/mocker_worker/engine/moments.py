@@ -1,10 +1,9 @@
 """Exact count, sum and variance of lengths in tokens, kept up to date one value at a time."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(slots=True)
-class Moments:
+class Moments(msgspec.Struct):
     """Integers throughout, so that adding and removing the same values gives exactly nothing."""
 
     count: int = 0

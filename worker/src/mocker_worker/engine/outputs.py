@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
+
 from mocker_protocol.forward_pass import QueuedRequests, ScheduledRequests
 from mocker_protocol.kv_events import KvCacheEvent
 from mocker_worker.engine.pass_load import PassLoad
@@ -20,8 +22,7 @@ class TokenOutput(NamedTuple):
     """Prompt tokens found in the prefix cache when the request was first admitted."""
 
 
-@dataclass(slots=True)
-class PassOutput:
+class PassOutput(msgspec.Struct):
     """One forward pass, in the engine's own terms."""
 
     duration_ms: float

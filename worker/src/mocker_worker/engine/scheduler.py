@@ -8,7 +8,8 @@ would not fit as a whole.
 """
 
 import sys
-from dataclasses import dataclass, field
+
+import msgspec
 
 from mocker_protocol.engine_args import EngineArgs, PreemptionMode, SchedulingPolicy
 from mocker_worker.engine.block_pool import CachedPrefix
@@ -20,14 +21,13 @@ from mocker_worker.engine.waiting_queue import WaitingQueue, urgency
 _RUNNING = RequestStatus.RUNNING  # Python 3.11 takes long to find a member in its enum
 
 
-@dataclass(slots=True)
-class Schedule:
+class Schedule(msgspec.Struct):
     """One pass: who computes how many tokens, in the order of admission."""
 
     budget: int
     """Tokens that may still be scheduled."""
-    scheduled: list[tuple[Request, int]] = field(default_factory=list)
-    admitted: list[Request] = field(default_factory=list)
+    scheduled: list[tuple[Request, int]] = msgspec.field(default_factory=list)
+    admitted: list[Request] = msgspec.field(default_factory=list)
     preempted: int = 0
 
     def add(self, request: Request, num_tokens: int) -> None:

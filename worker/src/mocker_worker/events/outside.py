@@ -64,6 +64,11 @@ class OutsideWorld:
         """Whether anybody is told of KV events."""
         return bool(self._hub.transports)
 
+    @property
+    def wants_passes(self) -> bool:
+        """Whether anybody is told of passes."""
+        return self._nats is not None
+
     def publish_kv_events(self, dp_rank: int, events: Sequence[KvCacheEvent]) -> None:
         """Take what the cache of a rank went through, oldest first."""
         self._hub.publish(dp_rank, events)

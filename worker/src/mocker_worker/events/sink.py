@@ -41,6 +41,11 @@ HEARTBEAT = PassReport(0.0, ScheduledRequests(), QueuedRequests())
 class EventSink(Protocol):
     """Takes events of all data-parallel ranks of one worker."""
 
+    @property
+    def wants_passes(self) -> bool:
+        """Whether `publish_pass` does anything; fixed."""
+        ...
+
     def publish_kv_events(self, dp_rank: int, events: Sequence[KvCacheEvent]) -> None:
         """Take what the cache of a rank went through, oldest first."""
         ...
