@@ -46,11 +46,18 @@ async def test_routers_that_start_amid_traffic_miss_nothing(programs, ranks):
     stack = await Stack.of(programs, ranks)
     await stack.told_once()
     traffic = Traffic(stack.worker, block_size=BLOCK_SIZE, seed=31, ranks=ranks)
-    sending = asyncio.create_task(traffic.send(3 * NUM_PROMPTS))
+    both_started = asyncio.Event()
+
+    async def send_until_then():
+        while not both_started.is_set():
+            await traffic.send(NUM_PROMPTS // 4)
+
+    sending = asyncio.create_task(send_until_then())
     first = await stack.router()
     second = await stack.router()
-    assert not sending.done(), "the traffic was over too early"
+    both_started.set()
     await sending
+    await traffic.send(NUM_PROMPTS)
 
     await traffic.remember()
     for router in (first, second):

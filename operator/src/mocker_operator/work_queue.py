@@ -126,7 +126,7 @@ class WorkQueue(Generic[KeyT]):
             "pass of %s failed, next in %.1f s: %s",
             key,
             delay_s,
-            error or type(error).__name__,
+            str(error) or type(error).__name__,
             exc_info=None if expected else error,
         )
         return delay_s

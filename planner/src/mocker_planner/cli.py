@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"mocker-planner: {error or type(error).__name__}", file=sys.stderr)
+    print(f"mocker-planner: {str(error) or type(error).__name__}", file=sys.stderr)
     return code
 
 

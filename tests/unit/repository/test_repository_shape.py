@@ -1,5 +1,6 @@
 """Rules of the repository that no linter knows."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -62,6 +63,45 @@ def test_no_test_module_is_longer_than_a_reader_can_hold():
         if (lines := len(path.read_text().splitlines())) > MAX_TEST_LINES
     }
     assert too_long == {}
+
+
+def taken_for_their_texts(tree):
+    """Yield the lines of `error or ...`, which is always the error: exceptions are truthy."""
+    for node in ast.walk(tree):
+        names = set()
+        if isinstance(node, ast.ExceptHandler):
+            names = {node.name}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            names = {
+                argument.arg
+                for argument in (*node.args.args, *node.args.kwonlyargs)
+                if isinstance(argument.annotation, ast.Name)
+                and argument.annotation.id.endswith(("Exception", "Error"))
+            }
+        for inner in ast.walk(node) if names else ():
+            if isinstance(inner, ast.BoolOp) and isinstance(inner.values[0], ast.Name):
+                yield from [inner.lineno] if inner.values[0].id in names else []
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("try: f()\nexcept OSError as e: print(e or 'timeout')", [2]),
+        ("try: f()\nexcept OSError as e: print(str(e) or 'timeout')", []),
+        ("def f(e: Exception):\n  return g(f'{e or 1}')", [2]),
+        ("def f(e: Exception | None):\n  return e or 1", []),
+    ],
+)
+def test_an_error_taken_for_its_text_is_found(code, lines):
+    assert list(taken_for_their_texts(ast.parse(code))) == lines
+
+
+def test_no_error_is_taken_for_its_text():
+    assert not [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in modules(*CODE, "tests")
+        for line in taken_for_their_texts(ast.parse(path.read_text()))
+    ]
 
 
 def test_no_module_is_named_for_what_it_is_not_about():

@@ -91,6 +91,7 @@ def test_the_field_that_is_wrong_is_named(body, param, words):
         ({"max_tokens": 4e2, "n": 2.0, "seed": -3.0}, {"max_tokens": 400, "n": 2, "seed": -3}),
         ({"stop_token_ids": [1.0, 2]}, {"stop_token_ids": [1, 2]}),
         ({"prompt": [1.0, 2, 3.0]}, {"prompt": [1, 2, 3]}),
+        ({"n": 2.0, "seed": -0.0, "other": 10**400}, {"n": 2, "seed": 0}),
         ({"prompt": [[1.0], [2]]}, {"prompt": [[1], [2]]}),
         ({"max_tokens": 4.0, "temperature": 1.0}, {"max_tokens": 4, "temperature": 1.0}),
         (
@@ -104,6 +105,24 @@ def test_an_integral_float_is_an_integer(given, taken):
     request = decode_body(decoder, json.dumps({"prompt": "a", **given}).encode())
     expected = decode_body(decoder, json.dumps({"prompt": "a", **taken}).encode())
     assert repr(request) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("rest", "param"),
+    [
+        (b", broken", None),
+        (b"}}", None),
+        (b',"model":"\xff"}', None),
+        (b',"other":"\\ud800"}', None),
+        (b',"seed":1e400}', "seed"),
+        (b',"stop_token_ids":[1.0,1e400]}', "stop_token_ids"),
+    ],
+    ids=["syntax", "trailing", "no UTF-8", "half a character", "range", "range in a list"],
+)
+def test_what_is_wrong_behind_an_integral_float_is_refused(rest, param):
+    with pytest.raises(InvalidRequest) as refused:
+        decode_body(msgspec.json.Decoder(CompletionRequest), b'{"prompt":"a","n":1.0' + rest)
+    assert refused.value.param == param
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,18 @@ async def test_a_large_cache_is_told_while_the_loop_turns(dialogue):
     events = events_of((await dialogue.ask(dialogue.query()))["subject-1"])
     assert [event.event for event in events] == blocks
 
+    turns = []
+
+    async def turn():
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0)
+
+    turning = asyncio.create_task(turn())
+    await dialogue.server._encode(blocks, 0)
+    turning.cancel()
+    assert len(turns) >= 5
+
 
 @pytest.mark.parametrize(
     "sent",
@@ -199,6 +211,7 @@ async def test_routers_that_read_no_answer_are_given_up(dialogue, caplog, monkey
             await asyncio.sleep(0.01)
     assert caplog.text.count("cannot be told what is cached: timeout") == num_queries
 
+    monkeypatch.undo()
     dialogue.dumps[0] = CacheDump(EVENTS, 41)
     assert await dialogue.ask(dialogue.query())
     for end in (writer, *(end for _, end in held)):

@@ -98,6 +98,24 @@ async def test_a_long_answer_is_as_long_as_it_should_be(run_worker):
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"allowed_token_ids": [100, 101]},
+        {"structured_outputs": {"choice": ["yes"]}, "ignore_eos": True},
+        {"prompt": [7] * 10_000},
+    ],
+    ids=["drawn", "repeated", "prompt"],
+)
+async def test_many_answers_known_beforehand_are_bounded_together(run_worker, known):
+    length = 3 if "prompt" in known else 10_000
+    async with run_worker() as worker:
+        asked = {"prompt": "x", "n": 1000, "max_tokens": length, **known}
+        status, body = await post(worker, "/v1/completions", asked)
+        assert (status, body["error"]["param"]) == (400, "n")
+        assert body["error"]["message"].startswith("n: prompts and known answers have more than")
+
+
 async def test_a_given_form_is_refused_only_if_it_has_other_tokens(run_worker):
     form = {"structured_outputs": {"choice": ["yes"]}}
     (token_id,) = BuiltinTokenizer().encode("yes")
@@ -146,6 +164,8 @@ def test_what_permits_all_says_nothing(fields):
         ({"logit_bias": {"4294967296": 100}}, 400),
         ({"logit_bias": {"\u0665": 1}}, 400),
         ({"logit_bias": biases(-100, EVERY)}, 501),
+        ({"logit_bias": biases(1, range(2**18 + 1))}, 400),
+        ({"allowed_token_ids": [1] * (2**18 + 1)}, 400),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_field(fields, status):

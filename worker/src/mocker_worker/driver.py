@@ -4,8 +4,8 @@ A pass starts with `run_pass`; what it changed in the cache is published at once
 delivered when it has ended, all in one go. Passes that follow each other are chained deadline to
 deadline, so timers that fire late do not slow the engine down. A driver that fell behind makes up
 for it by passes that end at once, unless it is half a second or more: then it starts afresh.
-Where passes are shorter than the event loop can turn, as many are run per turn as take half as long
-as the turn, and a stream gets their tokens at once.
+Where passes are shorter than the event loop can turn, as many are run per turn as take as long as
+the turn, half as long if streams are few, and a stream gets their tokens at once.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from mocker_worker.jitter import Jitter
 from mocker_worker.stats import RankStats, RequestGroup, RequestTimes
 
 HEARTBEAT_S = 1.0
-_PASSES_SHARE = 0.5
-"""Of the time that a turn takes, for passes that are shorter: more would be run for few streams."""
+_FEW_STREAMS = 16
+"""A pass of fewer costs more per token than a turn of the loop that brings more of them."""
 _LONGEST_TURN_S = 0.005
 """Bounds what a new request waits for, however slowly the loop turns."""
 _LONGEST_LAG_S = 0.5
@@ -190,7 +190,8 @@ class EngineDriver:
                 pass_end_s = now_s
             self._begin(output, now_s, duration_s)
             is_long = pass_end_s > now_s
-            if is_long or now_s - turn_began_s >= turn_s * _PASSES_SHARE:
+            passes_s = turn_s / 2 if output.num_running < _FEW_STREAMS else turn_s
+            if is_long or now_s - turn_began_s >= passes_s:
                 turn_from_s = self._clock.now_s()
                 self._hand_out()
                 await self._clock.sleep_until(pass_end_s)

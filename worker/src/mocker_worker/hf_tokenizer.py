@@ -87,6 +87,10 @@ class HfTokenizer:
         """Return the token as the vocabulary spells it; empty for an unknown one."""
         return self._model.id_to_token(token_id) or ""
 
+    def has_token(self, token_id: int) -> bool:
+        """Whether the vocabulary has this id."""
+        return self._model.id_to_token(token_id) is not None
+
     def stream_decoder(self) -> StreamDecoder:
         """Return a decoder for one answer."""
         return _HfStream(self)

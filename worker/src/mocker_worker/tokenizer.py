@@ -76,6 +76,9 @@ class Tokenizer(Protocol):
     def token_text(self, token_id: int) -> str:
         """Return how one token is shown."""
 
+    def has_token(self, token_id: int) -> bool:
+        """Whether a token has this id; asked of very many at once."""
+
     def stream_decoder(self) -> StreamDecoder:
         """Return a decoder for one answer."""
 
@@ -112,6 +115,10 @@ class BuiltinTokenizer:
     def token_text(self, token_id: int) -> str:
         """Return the text of one token; bytes that are no character become U+FFFD."""
         return self.decode((token_id,))
+
+    def has_token(self, token_id: int) -> bool:
+        """Take any id: those that no text has are shown as U+FFFD."""
+        return True
 
     def stream_decoder(self) -> StreamDecoder:
         """Return a decoder for one answer."""

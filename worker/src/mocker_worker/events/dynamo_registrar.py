@@ -137,7 +137,8 @@ class DynamoRegistrar:
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:
-            log.warning("cannot register with Dynamo, trying on: %s", error or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            log.warning("cannot register with Dynamo, trying on: %s", reason)
         self._complained = True
 
 

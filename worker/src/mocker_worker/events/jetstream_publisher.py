@@ -197,7 +197,7 @@ class JetStreamPublisher:
         """Say once what NATS has against the events; that it is away is said already."""
         if self._connection.is_up and not self._complained:
             self._complained = True
-            log.warning("KV events wait: %s", error or type(error).__name__)
+            log.warning("KV events wait: %s", str(error) or type(error).__name__)
 
     def _begin_anew(self) -> None:
         """Drop what waits, between two batches: what comes instead needs none of it."""

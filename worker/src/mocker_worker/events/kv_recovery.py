@@ -168,7 +168,8 @@ class KvRecoveryServer:
                 for frame in encode_answer(address.subject, answer):
                     writer.write(frame)
                     await writer.drain()
-        except ConnectionResetError as error:  # routers leave once they have read what they need
+        except (ConnectionResetError, BrokenPipeError) as error:
+            # Routers leave once they have read what they need.
             log.debug("%s: %s", place, error)
         except (OSError, ValueError) as error:  # a timeout is an OSError
             log.warning("%s: cannot be told what is cached: %s", place, str(error) or "timeout")

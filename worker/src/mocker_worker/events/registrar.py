@@ -87,7 +87,8 @@ class Registrar:
                 bucket = await self._open_bucket()
                 await bucket.delete(self._record.key)
         except (nats.errors.Error, TimeoutError) as error:
-            log.warning("the registration is left to expire: %s", error or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            log.warning("the registration is left to expire: %s", reason)
 
     async def _open_bucket(self) -> KeyValue:
         jetstream = self._connection.jetstream
@@ -113,5 +114,5 @@ class Registrar:
 
     def _complain(self, error: Exception) -> None:
         if not self._complained:
-            log.warning("cannot register, trying on: %s", error or type(error).__name__)
+            log.warning("cannot register, trying on: %s", str(error) or type(error).__name__)
         self._complained = True

@@ -84,7 +84,7 @@ class EventReader:
                 url, allow_reconnect=self._follow, max_reconnect_attempts=1, connect_timeout=3
             )
         except (nats.errors.Error, TimeoutError) as error:
-            raise OSError(f"cannot reach NATS at {address}: {error or 'timeout'}") from error
+            raise OSError(f"cannot reach NATS at {address}: {str(error) or 'timeout'}") from error
         try:
             await self._read_all(client, components)
         except* (nats.errors.Error, TimeoutError) as errors:
@@ -93,7 +93,7 @@ class EventReader:
             return
         finally:
             await client.close()
-        raise OSError(f"cannot read from NATS at {address}: {failed or type(failed).__name__}")
+        raise OSError(f"cannot read from NATS at {address}: {str(failed) or type(failed).__name__}")
 
     async def _read_all(self, client: Client, components: Sequence[Component]) -> None:
         async with asyncio.TaskGroup() as tasks:

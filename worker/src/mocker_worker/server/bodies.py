@@ -1,9 +1,11 @@
 """From a request's body to a checked struct, with vLLM's errors.
 
 Integers may be written as integral floats (`4.0`), as pydantic lets vLLM take them. Only a body
-with such a number is decoded twice.
+with such a number is decoded more than once.
 """
 
+import contextlib
+import json
 import re
 from typing import Any, NoReturn, TypeVar
 
@@ -26,31 +28,40 @@ def decode_body(decoder: "msgspec.json.Decoder[_Body]", body: bytes) -> _Body:
     """
     try:
         check_nesting(body)
-        return decoder.decode(body)
+        return _decode(decoder, body)
     except TooDeep as error:
         raise InvalidRequest(None, f"the body is refused: {error}; flatten it") from error
     except msgspec.ValidationError as error:
-        if _NOT_AN_INTEGER.match(str(error)):
-            return _with_integral_floats(decoder, msgspec.json.decode(body))
         _refuse(str(error))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidRequest(None, f"the body is not JSON: {error}") from error
 
 
-def _with_integral_floats(decoder: "msgspec.json.Decoder[_Body]", values: dict[str, Any]) -> _Body:
-    """Convert a decoded body, taking the integral floats of fields of integers for integers."""
+def _decode(decoder: "msgspec.json.Decoder[_Body]", body: bytes) -> _Body:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        if not _NOT_AN_INTEGER.match(str(error)):
+            raise
+    return _with_integral_floats(decoder, body)
+
+
+def _with_integral_floats(decoder: "msgspec.json.Decoder[_Body]", body: bytes) -> _Body:
+    """Decode anew, taking the integral floats of fields of integers for integers."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     corrected: set[str] = set()
     while True:
         try:
-            body: _Body = msgspec.convert(values, decoder.type)
-            return body
+            return decoder.decode(msgspec.json.encode(fields))
         except msgspec.ValidationError as error:
             message = str(error)
-        field = _param(_path(message))
-        if field is None or field in corrected or not _NOT_AN_INTEGER.match(message):
-            _refuse(message)
+            field = _param(_path(message))
+            if field is None or field in corrected or not _NOT_AN_INTEGER.match(message):
+                raise
         corrected.add(field)
-        values[field] = _integral(values[field])
+        with contextlib.suppress(msgspec.ValidationError):  # a number that is none for a float
+            value = _integral(msgspec.json.decode(fields[field]))
+            fields[field] = msgspec.Raw(json.dumps(value).encode())  # integers of any length
 
 
 def _integral(value: Any) -> Any:  # noqa: ANN401 - any JSON value

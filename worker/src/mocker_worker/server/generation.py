@@ -27,6 +27,8 @@ from mocker_worker.tokenizer import Tokenizer
 _SIDE_CHANNEL_PORT = 5600
 _MAX_ID_CHARACTERS = 256
 _MAX_RANK_DIGITS = 9
+_MOST_HELD_TOKENS = 2**23
+"""Of prompts and answers that are known before they begin, in a request for several answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +269,14 @@ class _ChoicePlanner:
         self._options = TextOptions.of(request, scripts.tokenizer)
         self._permitted = PermittedTokens.of(request, scripts.tokenizer)
         self._numbers = count()
+        self._held_tokens = 0
 
     def choice(self, prompt: Prompt, max_tokens: int, sample: int) -> tuple[Choice, Request]:
-        """Return the next choice and what the engine is to do for it."""
+        """Return the next choice and what the engine is to do for it.
+
+        Raises:
+            ApiError: if its script cannot be made, or the choices so far have too many tokens.
+        """
         request, index = self._request, next(self._numbers)
         name = f"{index}_{self._answer_id}" if index else self._answer_id
         if request.seed is not None and sample:
@@ -280,6 +287,7 @@ class _ChoicePlanner:
         )
         wanted = longest if request.ignore_eos else min(request.min_tokens or 0, longest)
         script = script._replace(token_ids=lengthened(script.token_ids, wanted))
+        self._hold(index, len(prompt.token_ids) + len(script.token_ids))
         is_plain = (
             not script.token_ids
             and self._options.is_plain
@@ -302,3 +310,13 @@ class _ChoicePlanner:
             priority=request.priority or 0,
             cache_salt=request.cache_salt,
         )
+
+    def _hold(self, index: int, num_tokens: int) -> None:
+        """Count what a choice takes before it begins; a single one is left to the engine."""
+        self._held_tokens += num_tokens
+        if index and self._held_tokens > _MOST_HELD_TOKENS:
+            raise InvalidRequest(
+                "n",
+                f"n: prompts and known answers have more than {_MOST_HELD_TOKENS} tokens together; "
+                f"ask for fewer answers, or lower {self._request.length_field}",
+            )

@@ -35,7 +35,7 @@ def of_random(token_id: int, num_top: int) -> TokenLogprob:
 
 def of_drawn(token_id: int, num_top: int, candidates: Sequence[int]) -> TokenLogprob:
     """Describe a token drawn from sorted candidates, with those that were as likely first."""
-    logprob, at = -math.log(len(candidates)), bisect_left(candidates, token_id)
+    logprob, at = math.log(1 / len(candidates)), bisect_left(candidates, token_id)
     steps = range(min(num_top, len(candidates)))
     top = [(candidates[(at + step) % len(candidates)], logprob) for step in steps]
     others = (

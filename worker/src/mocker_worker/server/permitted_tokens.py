@@ -7,6 +7,7 @@ what is between has no effect. The order is vLLM's: a bias cannot bring back wha
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from struct import Struct
+from typing import Any
 
 import xxhash
 
@@ -17,8 +18,10 @@ from mocker_worker.tokenizer import Tokenizer
 
 _BAN = -100
 _FORCE = 100
-_MOST_DRAWN = 4096
+_MOST_DRAWN = 1024
 """Longer answers repeat what was drawn: an answer is drawn before it begins."""
+_MOST_NAMED = 2**18
+"""Ids in one field, each of which is looked at: as many as large vocabularies have."""
 _pack_position = Struct("<Q").pack
 
 
@@ -39,8 +42,8 @@ class PermittedTokens:
         """Take them from a request; None if it permits all.
 
         Raises:
-            ApiError: with status 400 for ids that the tokenizer does not have, 501 if all that the
-                engine could draw is banned.
+            ApiError: with status 400 for too many ids and those that the tokenizer does not have,
+                501 if all that the engine could draw is banned.
         """
         allowed, bias = request.allowed_token_ids, request.logit_bias
         if allowed is None and not bias:
@@ -48,6 +51,8 @@ class PermittedTokens:
         if allowed is not None and not allowed:
             reason = "is empty; name a token, or leave it out"
             raise InvalidRequest("allowed_token_ids", f"allowed_token_ids: {reason}")
+        _check_number("allowed_token_ids", allowed or ())
+        _check_number("logit_bias", bias or ())
         biases = {_token_id(name): value for name, value in (bias or {}).items()}
         _check_known("allowed_token_ids", allowed or (), tokenizer)
         _check_known("logit_bias", biases, tokenizer)
@@ -98,8 +103,14 @@ def _token_id(name: str) -> int:
     raise InvalidRequest("logit_bias", message)
 
 
+def _check_number(field: str, named: Collection[Any]) -> None:
+    if len(named) > _MOST_NAMED:
+        message = f"{field}: has {len(named)} tokens; name at most {_MOST_NAMED}"
+        raise InvalidRequest(field, message)
+
+
 def _check_known(field: str, token_ids: Collection[int], tokenizer: Tokenizer) -> None:
-    unknown = [token_id for token_id in token_ids if not tokenizer.token_text(token_id)]
+    unknown = [token_id for token_id in token_ids if not tokenizer.has_token(token_id)]
     if unknown:
         raise InvalidRequest(
             field,

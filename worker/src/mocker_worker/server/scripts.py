@@ -1,6 +1,7 @@
 """What the engine is told to say: nothing (random tokens), the prompt again, or plausible JSON."""
 
 import json
+from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -105,7 +106,7 @@ def lengthened(script: Sequence[int], num_tokens: int) -> Sequence[int]:
     if not script or len(script) >= num_tokens:
         return script
     times = -(-num_tokens // len(script))
-    return (list(script) * times)[:num_tokens]
+    return (array("I", script) * times)[:num_tokens]
 
 
 def _structured(request: GenerationRequest, seed: int) -> str | None:
