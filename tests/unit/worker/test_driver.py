@@ -204,27 +204,31 @@ async def test_no_simulated_delay_still_yields_to_the_loop():
         assert rig.clock.time_s == 0.0
 
 
-async def test_passes_shorter_than_a_turn_of_the_loop_share_a_delivery():
-    async with running(speedup_ratio=0.0, num_gpu_blocks=64) as rig:
-        clock, turn_s = rig.clock, 0.003
+@pytest.mark.parametrize(("num_streams", "passes_per_turn"), [(1, 4), (15, 4), (16, 7)])
+async def test_passes_shorter_than_a_turn_of_the_loop_share_a_delivery(
+    num_streams, passes_per_turn
+):
+    """Where streams are few, passes get half as much time as the turn takes."""
+    async with running(speedup_ratio=0.0, num_gpu_blocks=256) as rig:
+        clock, pass_s = rig.clock, 2.0**-10  # exact, so that sums of it are
 
         async def slow_turn(deadline_s):
-            clock.time_s += turn_s
+            clock.time_s += 6 * pass_s
             await asyncio.sleep(0)
 
-        def pass_takes_a_third():
-            clock.time_s += turn_s / 3
+        def pass_takes_a_sixth():
+            clock.time_s += pass_s
             return run_pass()
 
-        run_pass, rig.engine.run_pass = rig.engine.run_pass, pass_takes_a_third
+        run_pass, rig.engine.run_pass = rig.engine.run_pass, pass_takes_a_sixth
         clock.sleep_until = slow_turn
-        stream = rig.submit(max_tokens=30)
-        while stream.is_open:  # noqa: ASYNC110 - the loop must turn, not time go by
+        streams = [rig.submit(f"r{number}", max_tokens=30) for number in range(num_streams)]
+        while streams[0].is_open:  # noqa: ASYNC110 - the loop must turn, not time go by
             await asyncio.sleep(0)
         await settle()
 
-        assert sum(stream.consumer.shares) == 30
-        assert max(stream.consumer.shares) in (3, 4)
+        assert [sum(stream.consumer.shares) for stream in streams] == [30] * num_streams
+        assert max(streams[0].consumer.shares) == passes_per_turn
 
 
 async def test_tokens_of_a_pass_that_lasts_are_delivered_alone():
