@@ -257,9 +257,12 @@ def installed(name: str) -> Path:
         LeftOut: This machine cannot have it.
     """
     command = [sys.executable, str(REPOSITORY / "hack" / "judges.py"), "install", name]
-    answer = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, timeout=_INSTALL_TIMEOUT_S, check=False
-    )
+    try:
+        answer = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=_INSTALL_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LeftOut(f"not installed within {_INSTALL_TIMEOUT_S:.0f} s") from error
     if answer.returncode != 0:
         raise LeftOut(answer.stdout.strip() or "it could not be installed")
     return Path(answer.stdout.strip().splitlines()[-1])

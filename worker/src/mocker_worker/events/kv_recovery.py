@@ -43,6 +43,8 @@ _CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 30.0
 """For a whole answer, the wait for its turn included."""
 _CLOSE_TIMEOUT_S = 2.0
+_KEEP_IDLE_S = 60
+"""Silence after which the kernel asks whether a peer is there."""
 
 
 class KvRecoveryServer:
@@ -233,6 +235,8 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
     """Have the kernel look after peers that vanish without a word."""
     connection = writer.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # two hours otherwise
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_IDLE_S)
 
 
 def _peer(writer: asyncio.StreamWriter) -> str:
