@@ -1,6 +1,8 @@
 import asyncio
+import contextlib
 import io
 import json
+import select
 import socket
 import statistics
 import time
@@ -235,6 +237,21 @@ async def test_a_client_that_disconnects_frees_its_slot(run_worker, stream):
 
         assert rank.engine.num_running == 0
         assert rank.stats.finished_requests["abort"] == 1
+
+
+async def test_a_burst_of_connections_is_not_turned_away(run_worker):
+    """One too many for the backlog would be tried again after a second."""
+    async with run_worker() as worker, contextlib.AsyncExitStack() as opened:
+        host, port = worker.listening.result().removeprefix("http://").split(":")
+        burst = [opened.enter_context(socket.socket()) for _ in range(512)]
+        for connection in burst:  # the server's loop is this one, and cannot accept meanwhile
+            connection.setblocking(False)
+            connection.connect_ex((host, int(port)))
+        poll = select.poll()
+        for connection in burst:
+            poll.register(connection, select.POLLOUT)
+
+        assert len(poll.poll(0)) == len(burst)
 
 
 async def test_one_connection_serves_many_requests(run_worker):

@@ -36,6 +36,8 @@ from mocker_worker.stats import HttpStats
 log = logging.getLogger(__name__)
 
 _SHUTDOWN_TIMEOUT_S = 2.0
+_BACKLOG = 4096
+"""Connections that may come while the loop is busy; others wait a second for their next SYN."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -154,7 +156,7 @@ class Worker:
     async def _listen(self, runner: web.AppRunner) -> None:
         host, port = self.config.host, self.config.port
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
         except OSError as error:
             raise OSError(f"--host {host} --port {port}: cannot listen: {error}") from error
 
