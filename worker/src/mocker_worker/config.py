@@ -96,3 +96,8 @@ class WorkerConfig:
     def component(self) -> Component:
         """Names on NATS."""
         return Component(self.namespace, self.args.worker_type.component)
+
+
+def authority(host: str, port: int) -> str:
+    """Return `host:port`, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from mocker_protocol.kv_events import KvCacheEvent
 from mocker_worker.clock import Clock, best_clock
-from mocker_worker.config import WorkerConfig
+from mocker_worker.config import WorkerConfig, authority
 from mocker_worker.driver import EngineDriver
 from mocker_worker.engine import EngineCore
 from mocker_worker.events.outside import OutsideWorld
@@ -253,4 +253,4 @@ async def serve(config: WorkerConfig) -> None:
 
 
 def _url(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{authority(host, port)}"

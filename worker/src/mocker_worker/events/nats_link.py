@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from mocker_protocol.dynamo_discovery import DiscoveredWorker
 from mocker_protocol.registration import WorkerRegistration
-from mocker_worker.config import NatsFormat, WorkerConfig
+from mocker_worker.config import NatsFormat, WorkerConfig, authority
 from mocker_worker.events.connection import NatsConnection
 from mocker_worker.events.dynamo_registrar import DynamoRegistrar
 from mocker_worker.events.ending import end
@@ -136,8 +136,7 @@ class NatsLink:
             )
             return None
         run(server.run(), "kv-recovery")
-        host = config.advertised_host
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return authority(config.advertised_host, port)
 
     def _make_dynamo_registrar(self, url: str, recovery_address: str | None) -> DynamoRegistrar:
         config = self._config
