@@ -13,11 +13,11 @@ import nats
 import pytest
 from etcd_gateway import Etcd
 from kv_consumers import StrictCache
+from ranks_config import ranks_config
 from request_plane_client import Answers, body_of, info_of, request_of
 
-from mocker_protocol.engine_args import parse_engine_args
 from mocker_protocol.event_plane import decode_envelope, decode_router_events
-from mocker_worker.config import EventOptions, NatsFormat, WorkerConfig
+from mocker_worker.config import EventOptions, NatsFormat
 from mocker_worker.events import dynamo_registrar
 from mocker_worker.lifecycle import LifeState
 from mocker_worker.serve import Worker
@@ -107,26 +107,11 @@ async def rig(nats_server, monkeypatch):
 
 
 def config_of(server, etcd, **events):
-    args = {
-        "block_size": 4,
-        "num_gpu_blocks": 64,
-        "dp_size": RANKS,
-        "timing_model": {"type": "fixed", "prefill_ms": 0.5, "decode_ms": 0.5},
-    }
-    return WorkerConfig(
-        args=parse_engine_args(args),
-        model_name="mock",
-        host="127.0.0.1",
-        port=0,
-        advertised_host="127.0.0.1",
-        nats_url=server.url,
-        namespace="default-demo",
-        worker_uid="uid-1",
-        drain_timeout_s=10.0,
-        drain_grace_s=0.0,
-        events=EventOptions(
-            nats_format=NatsFormat.EVENT_PLANE, etcd_endpoints=(etcd.url,), **events
-        ),
+    return ranks_config(
+        server.url,
+        EventOptions(nats_format=NatsFormat.EVENT_PLANE, etcd_endpoints=(etcd.url,), **events),
+        dp_size=RANKS,
+        num_gpu_blocks=64,
     )
 
 

@@ -9,11 +9,11 @@ import nats
 import pytest
 from kv_consumers import RouterCache, StrictCache, blocks_of
 from nats.js.errors import NotFoundError, ServiceUnavailableError
+from ranks_config import ranks_config
 
-from mocker_protocol.engine_args import parse_engine_args
 from mocker_protocol.event_plane import KV_EVENTS_TOPIC, decode_envelope, decode_router_events
 from mocker_protocol.kv_events import decode_router_event
-from mocker_worker.config import EventOptions, NatsFormat, WorkerConfig
+from mocker_worker.config import EventOptions, NatsFormat
 from mocker_worker.lifecycle import LifeState
 from mocker_worker.serve import Worker
 
@@ -27,25 +27,11 @@ class Rig:
 
     def __init__(self, server, nats_format):
         self.worker = Worker(
-            WorkerConfig(
-                args=parse_engine_args(
-                    {
-                        "block_size": 4,
-                        "num_gpu_blocks": 48,
-                        "dp_size": RANKS,
-                        "timing_model": {"type": "fixed", "prefill_ms": 0.5, "decode_ms": 0.5},
-                    }
-                ),
-                model_name="mock",
-                host="127.0.0.1",
-                port=0,
-                advertised_host="127.0.0.1",
-                nats_url=server.url,
-                namespace="default-demo",
-                worker_uid="uid-1",
-                drain_timeout_s=10.0,
-                drain_grace_s=0.0,
-                events=EventOptions(nats_format=nats_format),
+            ranks_config(
+                server.url,
+                EventOptions(nats_format=nats_format),
+                dp_size=RANKS,
+                num_gpu_blocks=48,
             )
         )
         self._random = random.Random(3)

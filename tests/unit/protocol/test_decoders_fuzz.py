@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nested_values import nested
 
 from mocker_protocol.block_hash import BlockHash
 from mocker_protocol.decisions import parse_acknowledgement, parse_decision
@@ -109,14 +110,7 @@ NAMES = st.sampled_from(
     "parent_hash start_position dp_rank payload metadata worker publisher_id decision_id prefill "
     "worker_stats kv_stats".split()
 )
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(NAMES | st.text(max_size=5), inner, max_size=4)
-    ),
-    max_leaves=20,
-)
+VALUES = nested(SCALARS, NAMES)
 
 
 @decoders

@@ -6,6 +6,7 @@ from contextlib import suppress
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from nested_values import nested
 from request_plane_client import body_of, info_of, request_of
 
 from mocker_protocol.request_plane import (
@@ -31,14 +32,7 @@ SCALARS = (
     | st.text(max_size=5)
     | st.sampled_from(["tcp_server", "msgpack", "127.0.0.1:80", "{}"])
 )
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(NAMES | st.text(max_size=5), inner, max_size=4)
-    ),
-    max_leaves=20,
-)
+VALUES = nested(SCALARS, NAMES)
 
 
 def take(stream, cuts=()):
