@@ -301,7 +301,7 @@ def _paced(command: list[str], streams: int, pass_ms: float, seconds: float) -> 
         )
         before_s = server.cpu_s()
         tally = drive(load)
-        used_s = server.cpu_s() - before_s if Path(f"/proc/{server.pid}/task").exists() else 0.0
+        used_s = server.cpu_s() - before_s
     errors_ms, drifts_ms = [], []
     # From when the last stream has begun, as passes with prompts take longer, to the first end.
     began_s = max(times[1] for times in tally.arrivals_s.values()) + 0.2
