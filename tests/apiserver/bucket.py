@@ -8,7 +8,8 @@ import nats
 from nats.js import JetStreamContext
 from nats.js.errors import BucketNotFoundError, KeyNotFoundError
 from nats.js.kv import KeyValue
-from world import World, eventually
+from waiting import until
+from world import World
 
 from mocker_protocol.decisions import BUCKET
 
@@ -47,7 +48,7 @@ class Bucket:
         async def written() -> bool:
             return await self.acknowledged() == decision_id
 
-        await eventually(written)
+        await until(written)
 
 
 @asynccontextmanager
@@ -63,7 +64,7 @@ async def open_bucket(url: str, world: World) -> AsyncIterator[Bucket]:
             except BucketNotFoundError:
                 return None
 
-        values = await eventually(exists)
+        values = await until(exists)
         assert values is not None
         yield Bucket(context, values, world)
     finally:

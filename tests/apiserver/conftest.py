@@ -22,7 +22,8 @@ from control_plane import ADMIN_TOKEN, ControlPlane
 from nats_process import NatsProcess
 from operator_account import ACCOUNT, ACCOUNT_NAMESPACE
 from operators import OperatorProcess, Operators
-from world import World, eventually
+from waiting import until
+from world import World
 
 from mocker_operator.api import crd
 
@@ -85,7 +86,7 @@ async def _install(plane: ControlPlane) -> None:
         async def served() -> bool:
             return (await api.request("GET", "/apis/mocker.dev/v1alpha1")).status == 200
 
-        await eventually(served)
+        await until(served)
 
 
 @pytest.fixture

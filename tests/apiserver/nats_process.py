@@ -8,7 +8,7 @@ import sys
 from asyncio.subprocess import DEVNULL, Process
 from pathlib import Path
 
-from world import eventually
+from waiting import until
 
 NATS_SERVER = Path(sys.executable).parent / "nats-server"
 
@@ -29,7 +29,7 @@ class NatsProcess:
         self._process = await asyncio.create_subprocess_exec(
             NATS_SERVER, *arguments, stdout=DEVNULL, stderr=DEVNULL
         )
-        await eventually(self._answers)
+        await until(self._answers)
 
     async def stop(self, *, lose_storage: bool = False) -> None:
         if self._process is not None:

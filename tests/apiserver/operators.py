@@ -7,6 +7,7 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 from operator_thread import OperatorThread, start_operator
+from waiting import PATIENCE_S
 
 from mocker_operator.config import OperatorConfig
 
@@ -35,7 +36,7 @@ class Operators:
         if self._running is not None:
             running, self._running = self._running, None
             running.stop()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_S):
                 await running.ended
 
 

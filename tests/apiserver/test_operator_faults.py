@@ -9,7 +9,8 @@ from control_plane import ControlPlane, free_port
 from operator_account import OPERATOR_USER
 from operators import OperatorProcess
 from test_reconciling import writes
-from world import World, eventually, mocker_deployment
+from waiting import until
+from world import World, mocker_deployment
 
 
 async def test_what_vanished_while_the_api_server_was_away_is_noticed(
@@ -49,7 +50,7 @@ async def test_what_vanished_while_the_api_server_was_away_is_noticed(
         assert owners == {twin["metadata"]["uid"]}, (owners, old)
         return len(twins) == 6 and not await world.children("gone")
 
-    await eventually(healed, 60)
+    await until(healed)
     requests = control_plane.audit(user=OPERATOR_USER, namespace=world.namespace)[seen:]
     about_gone = [
         (event["verb"], event["objectRef"]["resource"], event["responseStatus"]["code"])
@@ -77,7 +78,7 @@ async def test_the_operator_goes_on_after_the_api_server_was_away(
     async def scaled() -> bool:
         return await world.replicas("decode") == 4
 
-    await eventually(scaled, 30)
+    await until(scaled)
 
 
 async def test_an_operator_ends_cleanly_on_sigterm(

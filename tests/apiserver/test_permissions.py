@@ -4,7 +4,8 @@ from api_client import Api
 from control_plane import ControlPlane
 from operator_account import ACCOUNT, OPERATOR_USER
 from operators import Operators
-from world import World, eventually, mocker_deployment
+from waiting import until
+from world import World, mocker_deployment
 
 
 async def test_every_request_of_a_whole_life_is_allowed(
@@ -38,7 +39,7 @@ async def test_an_operator_of_the_whole_cluster_needs_no_more(
     async def repaired() -> bool:
         return await world.replicas("decode") == 1
 
-    await eventually(repaired)
+    await until(repaired)
     # Namespaces of earlier tests are going away, and answer 403 to whoever writes to them.
     requests = [
         event

@@ -8,7 +8,8 @@ from control_plane import ControlPlane
 from nats_process import NatsProcess
 from operator_account import OPERATOR_USER
 from operators import Operators
-from world import World, eventually, mocker_deployment
+from waiting import until
+from world import World, mocker_deployment
 
 PLANNED: dict[str, Any] = {"scaling": {"source": "planner"}}
 
@@ -27,7 +28,7 @@ async def has_replicas(world: World, **wanted: int) -> None:
         assert found == wanted
         return True
 
-    await eventually(scaled)
+    await until(scaled)
 
 
 async def test_a_decision_scales_and_is_acknowledged_when_its_pods_are_ready(
@@ -62,7 +63,7 @@ async def test_a_scale_down_is_acknowledged_only_when_the_old_pods_are_gone(
             assert roles["decode"]["readyReplicas"] == 1, status
             return bool(status["decision"]["observedId"] == 2)
 
-        await eventually(observed)
+        await until(observed)
         assert await bucket.acknowledged() == 1
         async with world.carried_out():
             await bucket.is_acknowledged(2)
@@ -118,7 +119,7 @@ async def test_a_decision_for_a_deleted_namesake_is_ignored(
             decision = (await world.resource())["status"].get("decision", {})
             return str(decision.get("time", ""))
 
-        decided = await eventually(noted)
+        decided = await until(noted)
         await world.api.delete("mockerdeployments", "demo", world.namespace)
 
         async def recreated() -> bool:
@@ -131,7 +132,7 @@ async def test_a_decision_for_a_deleted_namesake_is_ignored(
             await world.api.delete("mockerdeployments", "demo", world.namespace)
             return False
 
-        await eventually(recreated)
+        await until(recreated)
         await world.has_children()
         await world.event("DecisionIgnored")
         assert await world.replicas("decode") == 1
@@ -165,7 +166,7 @@ async def test_an_id_that_a_restarted_planner_uses_again_is_acknowledged_again(
             async def renewed() -> bool:
                 return await bucket.acknowledgements() > first
 
-            await eventually(renewed)
+            await until(renewed)
 
 
 async def test_a_key_that_vanishes_leaves_the_counts_alone(

@@ -6,7 +6,8 @@ import pytest
 from control_plane import ControlPlane
 from operator_account import OPERATOR_USER
 from operators import OperatorProcess, Operators
-from world import World, eventually, mocker_deployment
+from waiting import until
+from world import World, mocker_deployment
 
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 DRIFT_S = 2.0
@@ -68,7 +69,7 @@ async def settled(plane: ControlPlane, world: World) -> int:
             or passes(plane, world.namespace) >= before + _LATER_PASSES
         )
 
-    await eventually(audited)
+    await until(audited)
     return len(writes(plane, world.namespace))
 
 
@@ -120,7 +121,7 @@ async def test_passes_over_a_settled_world_write_nothing(
     async def passed() -> bool:
         return passes(control_plane, world.namespace) >= before + 5
 
-    await eventually(passed)
+    await until(passed)
     assert len(writes(control_plane, world.namespace)) == written
 
 
@@ -136,14 +137,14 @@ async def test_events_and_variables_that_change_leave_nothing_behind(
         assert len(found["ports"]) == ports
         return found
 
-    before = await eventually(lambda: container(ports=1))
+    before = await until(lambda: container(ports=1))
     await world.edit(WITH_EVENTS_AND_KEY)
-    changed = await eventually(lambda: container(ports=1 + 2 * 2))
+    changed = await until(lambda: container(ports=1 + 2 * 2))
     assert "--kv-events-config" in changed["args"]
     assert changed["env"][-1] == {"name": "MOCKER_API_KEY", "valueFrom": {"secretKeyRef": KEY}}
     plain = [{"name": "MOCKER_API_KEY", "value": "plain"}]
     await world.edit({"kvEvents": None, "engine": None, "prefill": {"template": {"env": plain}}})
-    after = await eventually(lambda: container(ports=1))
+    after = await until(lambda: container(ports=1))
     assert after["args"] == before["args"]
     assert after["env"] == [*before["env"], *plain]
 
@@ -161,7 +162,7 @@ async def test_a_restarted_operator_writes_nothing_to_a_settled_world(
     async def passed() -> bool:
         return passes(control_plane, world.namespace) >= before + 3
 
-    await eventually(passed)
+    await until(passed)
     assert writes(control_plane, world.namespace)[written:] == []
 
 
@@ -186,7 +187,7 @@ async def test_a_deleted_child_is_made_again(
         found = (await world.children()).get(child)
         return found is not None and found["metadata"]["uid"] != lost["metadata"]["uid"]
 
-    await eventually(is_back, DRIFT_S)
+    await until(is_back)
 
 
 EDITS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
@@ -233,7 +234,7 @@ async def test_an_edited_field_of_ours_is_repaired(
     async def is_repaired() -> bool:
         return _at(await world.api.get(plural, name, world.namespace), path) == expected
 
-    await eventually(is_repaired, DRIFT_S)
+    await until(is_repaired)
 
 
 def _at(value: Any, path: list[str]) -> Any:
@@ -255,7 +256,7 @@ async def test_what_others_add_to_a_child_stays(
     async def is_scaled() -> bool:
         return await world.replicas("decode") == 3
 
-    await eventually(is_scaled)
+    await until(is_scaled)
     child = await world.api.get("deployments", "demo-decode", world.namespace)
     assert child["metadata"]["annotations"]["example.test/injected"] == "yes"
 
@@ -276,7 +277,7 @@ async def test_a_role_that_is_no_longer_wanted_is_removed(
             "services/demo-frontend",
         ]
 
-    await eventually(is_aggregated)
+    await until(is_aggregated)
 
 
 async def test_an_invalid_spec_leaves_the_children_and_says_why(
@@ -330,7 +331,7 @@ async def test_a_manifest_that_the_server_refuses_is_reported_and_not_sent_in_a_
     async def passed() -> bool:
         return passes(control_plane, world.namespace) >= before + 5
 
-    await eventually(passed)
+    await until(passed)
     attempts = [w for w in writes(control_plane, world.namespace) if w[2] == "demo-decode"]
     assert attempts.count(("patch", "deployments", "demo-decode")) == 1
     assert len(await world.children()) == 5
@@ -377,7 +378,7 @@ async def test_a_resource_that_is_deleted_in_the_foreground_goes_at_once(
         there = await world.api.find("mockerdeployments", "demo", world.namespace)
         return there is None and not await world.children()
 
-    await eventually(is_gone, 20)
+    await until(is_gone)
 
 
 async def test_a_resource_goes_with_its_children_when_no_operator_runs(
@@ -392,7 +393,7 @@ async def test_a_resource_goes_with_its_children_when_no_operator_runs(
     async def is_gone() -> bool:
         return not await world.children()
 
-    await eventually(is_gone, 20)
+    await until(is_gone)
 
 
 @pytest.mark.parametrize("writes_before", [1, 3, 6])
@@ -408,7 +409,7 @@ async def test_an_operator_killed_at_any_moment_leaves_the_same_world(
     async def has_written() -> bool:
         return len(writes(control_plane, world.namespace)) >= writes_before
 
-    await eventually(has_written, 30, every_s=0.001)
+    await until(has_written, every_s=0.001)
     await operator_process.kill()
     await operator_process.start()
     await world.has_children()

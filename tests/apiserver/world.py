@@ -2,32 +2,15 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from api_client import Api
+from waiting import until
 
 T = TypeVar("T")
 CHILDREN = ("deployments", "services", "configmaps")
-
-
-async def eventually(
-    check: Callable[[], Awaitable[T]], timeout_s: float = 15.0, *, every_s: float = 0.03
-) -> T:
-    """Return what the check returns as soon as that is true; an AssertionError means not yet."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        failure: AssertionError | None = None
-        try:
-            if result := await check():
-                return result
-        except AssertionError as error:
-            failure = error
-        if time.monotonic() > deadline:
-            raise failure or AssertionError(f"not within {timeout_s} s: {check}")
-        await asyncio.sleep(every_s)
 
 
 def mocker_deployment(name: str = "demo", **spec: Any) -> dict[str, Any]:
@@ -85,7 +68,7 @@ class World:
             assert len(children) == count, sorted(children)
             return children
 
-        return await eventually(all_there)
+        return await until(all_there)
 
     async def is_condition(
         self, kind: str, status: str, name: str = "demo", *, reason: str | None = None
@@ -98,7 +81,7 @@ class World:
             assert reason in (None, found["reason"]), found
             return found
 
-        return await eventually(holds)
+        return await until(holds)
 
     async def event(self, reason: str) -> dict[str, Any]:
         async def posted() -> dict[str, Any]:
@@ -107,7 +90,7 @@ class World:
             assert found, [event["reason"] for event in events]
             return found[0]
 
-        return await eventually(posted)
+        return await until(posted)
 
     async def carry_out(self) -> None:
         """Do once what the Deployment controller and a kubelet would do."""

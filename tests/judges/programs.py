@@ -8,12 +8,13 @@ import shutil
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
 from judge_programs import Judges
+from waiting import until
 
 BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 60
@@ -41,20 +42,6 @@ def dynamo_servers(nats: str, etcd: str) -> dict[str, str]:
     }
 
 
-async def eventually(
-    look: Callable[[], Awaitable[T]], timeout_s: float = START_TIMEOUT_S, saying: str = ""
-) -> T:
-    """Wait until `look` returns something true, and return that."""
-    seen: T | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not (seen := await look()):  # noqa: ASYNC110 - only asking tells
-                await asyncio.sleep(0.02)
-            return seen
-    except TimeoutError:
-        raise AssertionError(f"did not happen in {timeout_s} s: {saying or look}") from None
-
-
 class Program:
     """One process; what it writes to standard error is in a file."""
 
@@ -74,7 +61,7 @@ class Program:
             assert found or self.process.returncode is None, f"it ended: {self.log[-2000:]}"
             return found
 
-        return await eventually(look, saying=f"{pattern!r} in {self._log.name}")
+        return await until(look, saying=f"{pattern!r} in {self._log.name}")
 
     async def stop(self) -> int:
         """End it, politely first; returns its exit code."""
@@ -104,7 +91,7 @@ class Worker(Program):
                 async with http.get("/ready") as answer:
                     return answer.status == 200
 
-            await eventually(is_ready)
+            await until(is_ready)
         return self
 
     async def kill(self) -> None:

@@ -5,8 +5,9 @@ from collections import defaultdict
 import aiohttp
 import msgspec
 from metrics import scraped
-from programs import dynamo_servers, eventually
+from programs import dynamo_servers
 from traffic import Traffic
+from waiting import until
 
 RANKS = 2
 
@@ -26,7 +27,7 @@ async def test_the_passes_that_dynamo_hears_of_add_up_to_the_counters(programs):
     async def tracks_all():
         return set((await subscriber.ask())["latest"]) == ranks
 
-    await eventually(tracks_all, saying="heartbeats of every rank")
+    await until(tracks_all, saying="heartbeats of every rank")
     heard = [await subscriber.ask()]
     await Traffic(worker, block_size=4, seed=12, ranks=RANKS).send(300)
 
@@ -36,7 +37,7 @@ async def test_the_passes_that_dynamo_hears_of_add_up_to_the_counters(programs):
         latest = map(bytes.fromhex, heard[-1]["latest"].values())
         return all(not msgspec.msgpack.decode(message)["wall_time"] for message in latest)
 
-    await eventually(idle)
+    await until(idle)
     heard.append(await subscriber.ask())
     passes = defaultdict(list)
     for answer in heard:

@@ -6,8 +6,9 @@ import logging
 from types import SimpleNamespace
 
 import pytest
-from programs import dynamo_servers, eventually
+from programs import dynamo_servers
 from traffic import Traffic
+from waiting import PATIENCE_S, until
 
 from mocker_protocol.engine_args import parse_engine_args
 from mocker_worker.config import EventOptions, NatsFormat, WorkerConfig
@@ -89,7 +90,7 @@ async def test_a_router_that_misses_events_asks_for_them(programs, monkeypatch, 
     network = LossyNetwork(monkeypatch)
     async with worker_in_this_loop(nats, etcd) as worker:
         stack = Stack(programs, worker, dynamo_servers(nats, etcd), 1)
-        await eventually(lambda: logged(caplog, TOLD_ANEW))
+        await until(lambda: logged(caplog, TOLD_ANEW))
         router = await stack.router()
         traffic = Traffic(worker, block_size=BLOCK_SIZE, seed=33)
         await traffic.greet(judge_of(router))
@@ -101,7 +102,7 @@ async def test_a_router_that_misses_events_asks_for_them(programs, monkeypatch, 
 
         network.loses_next = True
         await traffic.remember()
-        await eventually(network.has_lost)
+        await until(network.has_lost)
         await traffic.remember()
         await traffic.known(judge_of(router))
 
@@ -160,7 +161,7 @@ async def worker_in_this_loop(nats, etcd):
         yield SimpleNamespace(url=await worker.listening, worker_id=worker.config.worker_id)
     finally:
         worker.lifecycle.request_stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await running
 
 
@@ -211,4 +212,4 @@ async def same_blocks(one, other):
         dumps = [sorted(await router.ask(dump=True), key=str) for router in (one, other)]
         return dumps[0] == dumps[1] and dumps[0]
 
-    await eventually(are_same, saying="both routers know the same blocks")
+    await until(are_same, saying="both routers know the same blocks")

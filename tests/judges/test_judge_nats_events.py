@@ -4,8 +4,9 @@ import re
 from functools import partial
 
 import pytest
-from programs import dynamo_servers, eventually
+from programs import dynamo_servers
 from traffic import Traffic, judged_to_the_end
+from waiting import until
 
 BLOCK_SIZE = 4
 ENGINE = ("--block-size", BLOCK_SIZE, "--num-gpu-blocks-override", 160, "--max-num-seqs", 8)
@@ -76,7 +77,7 @@ async def test_what_happened_while_nats_was_away_is_known_when_it_is_back(progra
     await traffic.remember()
     await programs.nats_starts()
     if transport == "event-plane":  # it keeps nothing, so a router that is back late is told then
-        await eventually(partial(told_once_more, worker), saying="a snapshot for late routers")
+        await until(partial(told_once_more, worker), saying="a snapshot for late routers")
     await traffic.known(judge)
     assert await traffic.judge(judge, 40) > 10
 

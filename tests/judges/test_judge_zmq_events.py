@@ -4,8 +4,9 @@ import json
 
 import aiohttp
 import pytest
-from programs import dynamo_servers, eventually, free_port
+from programs import dynamo_servers, free_port
 from traffic import Traffic, judged_to_the_end
+from waiting import until
 
 BLOCK_SIZE = 4
 ENGINE = (
@@ -118,10 +119,10 @@ async def cleared(worker, listener, prompt):
             async with http.post("/reset_prefix_cache") as answer:
                 return answer.status == 200
 
-        await eventually(is_reset)
+        await until(is_reset)
 
     async def heard():
         return not await listener.ask(tokens=prompt)
 
-    await eventually(heard)
+    await until(heard)
     return await listener.ask(state=True)

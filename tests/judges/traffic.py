@@ -11,7 +11,8 @@ from random import Random
 from typing import Any, TypeAlias
 
 import aiohttp
-from programs import Consumer, Worker, eventually
+from programs import Consumer, Worker
+from waiting import until
 
 Judge: TypeAlias = Callable[[list[int]], Awaitable[dict[str, int]]]
 """Gives {"worker/rank": matched blocks} of a prompt."""
@@ -44,7 +45,7 @@ class Traffic:
                     await self._complete(http, [prompt], 1, rank)
                     return (await judge(prompt)).get(place, 0) == 3
 
-                await eventually(hears, saying=f"events of {place} reach the judge")
+                await until(hears, saying=f"events of {place} reach the judge")
 
     async def send(self, num_prompts: int) -> None:
         """Send random prompts, many at a time, and wait for the ends of the answers."""
@@ -100,7 +101,7 @@ class Traffic:
         async def sees() -> bool:
             return (await judge(prompt)).get(place, 0) == blocks
 
-        await eventually(sees, saying=f"{blocks} blocks of {place}: {await judge(prompt)}")
+        await until(sees, saying=f"{blocks} blocks of {place}: {await judge(prompt)}")
 
     async def _complete(
         self, http: aiohttp.ClientSession, prompts: list[list[int]], max_tokens: int, rank: int
@@ -161,4 +162,4 @@ async def judged_to_the_end(
     async def forgotten() -> bool:
         return await judge(last) == {}
 
-    await eventually(forgotten, saying="the worker's blocks are withdrawn")
+    await until(forgotten, saying="the worker's blocks are withdrawn")

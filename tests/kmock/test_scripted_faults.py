@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import kmock as km
 import pytest
 from kubernetes.aio.client import Configuration
+from waiting import PATIENCE_S
 
 from mocker_operator.controller import Controller
 from mocker_operator.kube.errors import Transient
@@ -96,7 +97,7 @@ async def reconcile_until(controller: Controller, done: Callable[[], bool]) -> f
     began = time.monotonic()
     worker = asyncio.create_task(queue.run())
     queue.wake(KEY)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if done():
                 break

@@ -1,7 +1,6 @@
 """How a whole operator takes what a scripted API server does to its watches."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import kmock as km
 import pytest
 import yaml
 from operator_thread import start_operator
+from waiting import PATIENCE_S, until
 
 from mocker_operator.config import OperatorConfig
 from mocker_operator.errors import OperatorFailed
@@ -72,14 +72,6 @@ def config(kmock: km.RawHandler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return OperatorConfig(worker_image="image", nats_url="nats://127.0.0.1:1", namespaces=("ns",))
 
 
-async def until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while True:
-            if done():
-                return
-            await asyncio.sleep(0.02)
-
-
 def lists(kmock: km.RawHandler) -> int:
     return sum("watch" not in request.params for request in kmock[f"get {RESOURCES}"])
 
@@ -93,7 +85,7 @@ async def test_a_watch_that_is_gone_is_begun_anew_from_a_list(
     await until(lambda: lists(kmock) >= 2)
     assert not operator.ended.done()
     operator.stop()
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(PATIENCE_S):
         await operator.ended
 
 
@@ -103,6 +95,6 @@ async def test_a_watch_that_fails_otherwise_ends_the_process(
     kmock[f"get {RESOURCES}?watch=true"] << broken(500)
     serve(kmock)
     operator = await start_operator(config)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(OperatorFailed, match="as the test wants"):
             await operator.ended

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+from waiting import PATIENCE_S
 
 _HEAD = struct.Struct(">QQQ")
 
@@ -74,7 +75,7 @@ class Answers:
 
     async def next(self) -> tuple[str, Any]:
         """Return subject and answer of the next query that was answered."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await self._arrived.get()
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -299,12 +299,6 @@ class RandomWorker:
         return self.engines[dp_rank].cached_blocks()
 
 
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - nothing else tells
-            await asyncio.sleep(0.01)
-
-
 @contextlib.asynccontextmanager
 async def running(*parts):
     """Run publishers and consumers in the background; gives a list of tasks."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import aiohttp
 import openai
 import pytest
+from waiting import until
 
 BIN = Path(sys.executable).parent
 NAMESPACE = "default-chat"
@@ -34,14 +35,6 @@ class Program:
         _, text = await self.get("/metrics")
         found = re.findall(rf"^{pattern}\S* (\S+)$", text, re.MULTILINE)
         return sum(float(value) for value in found)
-
-
-async def until(condition, timeout_s=30):
-    async with asyncio.timeout(timeout_s):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import asyncio
 import signal
 
 import pytest
+from waiting import PATIENCE_S
 
 pytestmark = pytest.mark.nats
 
@@ -35,7 +36,7 @@ async def test_draining_a_worker_in_mid_stream_causes_no_error(start_fleet, wait
     assert await staying.metric("vllm:generation_tokens_total") == 12
     received = 1 + len([chunk async for chunk in tokens if chunk.choices])
     assert received == 300
-    assert await asyncio.wait_for(leaving.process.wait(), 20) == 0
+    assert await asyncio.wait_for(leaving.process.wait(), PATIENCE_S) == 0
     await complete(entry)
     assert await entry.metric("dynamo_frontend_requests_total.*error") == 0
 
@@ -108,7 +109,7 @@ async def test_sigterm_drains_the_frontend(start_fleet):
     await anext(tokens)
     entry.process.send_signal(signal.SIGTERM)
     assert 1 + len([chunk async for chunk in tokens if chunk.choices]) == 100
-    assert await asyncio.wait_for(entry.process.wait(), 20) == 0
+    assert await asyncio.wait_for(entry.process.wait(), PATIENCE_S) == 0
 
 
 async def test_a_client_that_leaves_frees_the_decode_worker(start_fleet, wait_until):
@@ -140,7 +141,7 @@ async def test_no_request_fails_while_a_worker_leaves(start_fleet):
         for worker in (prefill, leaving):
             worker.process.send_signal(signal.SIGTERM)
         for worker in (prefill, leaving):
-            assert await asyncio.wait_for(worker.process.wait(), 20) == 0
+            assert await asyncio.wait_for(worker.process.wait(), PATIENCE_S) == 0
         gone.set()
     await complete(entry)
     assert await entry.metric("dynamo_frontend_requests_total.*error") == 0

@@ -9,20 +9,13 @@ from pathlib import Path
 
 import openai
 import pytest
+from waiting import PATIENCE_S, until
 
 BINARY = Path(sys.executable).parent / "mocker-worker"
 ENGINE = {
     "block_size": 4,
     "timing_model": {"type": "fixed", "prefill_ms": 2.0, "decode_ms": 1.0},
 }
-
-
-async def until(condition, timeout_s=30):
-    """Wait until an async condition gives something true; return that."""
-    async with asyncio.timeout(timeout_s):
-        while not (value := await condition()):  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.02)
-        return value
 
 
 class WorkerProcess:
@@ -57,7 +50,7 @@ class WorkerProcess:
         self._process.send_signal(signal.SIGTERM)
 
     async def exit_code(self):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             code = await self._process.wait()
             await self._reader
             return code
@@ -105,7 +98,7 @@ async def run_events():
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             out, _ = await process.communicate()
         return process.returncode, out.decode().splitlines()
 

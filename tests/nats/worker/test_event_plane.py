@@ -6,6 +6,7 @@ import contextlib
 import nats
 import pytest
 from kv_consumers import RouterCache, StrictCache, blocks_of
+from waiting import PATIENCE_S
 
 from mocker_protocol.block_hash import BlockHash
 from mocker_protocol.event_plane import (
@@ -61,7 +62,7 @@ class Router:
             cache.apply(item.event_id, item.event)
 
     async def until(self, condition):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - only asking tells
                 await asyncio.sleep(0.01)
 
@@ -98,7 +99,7 @@ class Rig:
         self.tasks.append(asyncio.create_task(self.publisher.run()))
 
     async def until_down(self):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while self.connection.is_up:  # noqa: ASYNC110 - only asking tells
                 await asyncio.sleep(0.01)
 

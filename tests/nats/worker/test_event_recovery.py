@@ -15,6 +15,7 @@ from etcd_gateway import Etcd
 from kv_consumers import StrictCache
 from ranks_config import ranks_config
 from request_plane_client import Answers, body_of, info_of, request_of
+from waiting import PATIENCE_S, until
 
 from mocker_protocol.event_plane import decode_envelope, decode_router_events
 from mocker_worker.config import EventOptions, NatsFormat
@@ -102,7 +103,7 @@ async def rig(nats_server, monkeypatch):
         await until(lambda: worker._outside._hub.resynchronizations == RANKS)
         yield rig
         worker.lifecycle.request_stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await running
 
 
@@ -113,12 +114,6 @@ def config_of(server, etcd, **events):
         dp_size=RANKS,
         num_gpu_blocks=64,
     )
-
-
-async def until(condition):
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.01)
 
 
 async def test_every_dump_amid_traffic_is_what_the_events_up_to_its_number_say(rig):
@@ -173,7 +168,7 @@ async def test_a_port_that_is_taken_leaves_the_worker_without_recovery(nats_serv
         targets = [item["metadata"]["recovery_target"] for item in sources if "metadata" in item]
         assert targets == [None] * RANKS
         worker.lifecycle.request_stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await running
     taken.close()
     assert f"--kv-recovery-port {port}: cannot listen" in caplog.text

@@ -10,6 +10,7 @@ import pytest
 from kv_consumers import RouterCache, StrictCache, blocks_of
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 from ranks_config import ranks_config
+from waiting import PATIENCE_S, until
 
 from mocker_protocol.event_plane import KV_EVENTS_TOPIC, decode_envelope, decode_router_events
 from mocker_protocol.kv_events import decode_router_event
@@ -76,17 +77,8 @@ async def rig_of(server, nats_format):
         yield rig
     finally:
         rig.worker.lifecycle.request_stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await run
-
-
-async def until(condition):
-    async with asyncio.timeout(40):
-        while True:
-            value = condition()
-            if await value if asyncio.iscoroutine(value) else value:
-                return
-            await asyncio.sleep(0.05)
 
 
 async def replayed(client, rig):

@@ -6,6 +6,7 @@ import contextlib
 import nats
 import pytest
 from nats.js.errors import NotFoundError
+from waiting import PATIENCE_S
 
 from mocker_protocol.block_hash import BlockHash
 from mocker_protocol.kv_events import (
@@ -59,12 +60,12 @@ class Rig:
         await asyncio.wait([task])
 
     async def until_down(self):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while self.connection.is_up:  # noqa: ASYNC110 - only asking tells
                 await asyncio.sleep(0.01)
 
     async def until_published(self, count):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while self.publisher.published_events < count:  # noqa: ASYNC110 - only asking tells
                 await asyncio.sleep(0.01)
 
@@ -92,7 +93,7 @@ async def stored_events(client):
 
 
 async def until_stored(client, count):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(NotFoundError, TimeoutError):
                 if len(await stored_events(client)) >= count:
@@ -285,7 +286,7 @@ async def test_a_server_that_hangs_gets_nothing_twice_and_everything_in_the_end(
 
 async def until_asked(connection):
     """Wait until the publisher waits for the server rather than to send again."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while connection._num_asked == connection._num_echoed:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -352,7 +353,7 @@ async def test_a_stream_that_takes_no_more_is_said_once_and_gets_everything_in_t
         rig.start()
         await rig.until_published(2)
         asked = rig.connection._num_asked
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while rig.connection._num_asked < asked + 3:  # noqa: ASYNC110 - only asking tells
                 await asyncio.sleep(0.01)
         assert rig.publisher.published_events == 2

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 from nats.js.errors import KeyNotFoundError
 from nats.js.kv import KeyValue
+from waiting import PATIENCE_S
 
 from mocker_protocol.names import WorkerType
 from mocker_protocol.registration import BUCKET, WorkerRegistration
@@ -55,11 +56,10 @@ async def test_a_put_that_loses_the_cancellation_holds_no_end_up(
     async with connection_to(nats_server) as connection:
         registrar = Registrar(connection, RECORD)
         run = asyncio.create_task(registrar.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await registrar.registered.wait()
             registrar.drain()
             await is_putting.wait()
-        async with asyncio.timeout(1.5):
             registrar.leave()
             await end(run)
         await registrar.remove(5.0)

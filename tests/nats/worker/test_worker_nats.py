@@ -4,6 +4,7 @@ import json
 import msgspec
 import pytest
 from nats.js.errors import KeyNotFoundError, NotFoundError, ServiceUnavailableError
+from waiting import until
 
 from mocker_protocol.engine_args import EngineArgs
 from mocker_protocol.event_plane import (
@@ -26,13 +27,6 @@ PREFILL = Component("default-demo", "prefill")
 WORKER_ID = worker_id_from_uid("uid-1")
 KEY = f"default-demo.backend.{WORKER_ID:x}"
 READY = "STARTING -> READY"
-
-
-async def until(condition):
-    async with asyncio.timeout(30):
-        while not (value := await condition()):  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.02)
-        return value
 
 
 async def stored_events(client, component):

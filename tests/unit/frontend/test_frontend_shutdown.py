@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from waiting import PATIENCE_S
 
 from mocker_frontend.config import FrontendConfig
 from mocker_frontend.serve import Frontend
@@ -45,7 +46,7 @@ async def test_a_discovery_that_loses_a_cancellation_does_not_hold_up_the_end(di
     running = asyncio.create_task(frontend.run())
     await frontend.listening
     frontend.request_stop()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await running
     assert discovery.cancellations == 2
 
@@ -54,6 +55,6 @@ async def test_a_port_that_is_in_use_ends_the_frontend(discovery):
     async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as taken:
         port = taken.sockets[0].getsockname()[1]
         frontend = Frontend(replace(CONFIG, port=port))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(ExceptionGroup):
                 await frontend.run()

@@ -7,6 +7,7 @@ import socket
 import pytest
 import uvloop
 from aiohttp import web
+from waiting import PATIENCE_S
 
 from mocker_frontend.config import FrontendConfig
 from mocker_frontend.registry import Worker
@@ -86,6 +87,6 @@ async def talk():
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_no_answer_waits_for_more_to_send(new_loop):
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        to_client, to_worker = runner.run(asyncio.wait_for(talk(), 30))
+        to_client, to_worker = runner.run(asyncio.wait_for(talk(), PATIENCE_S))
     assert to_client == [1]
     assert to_worker == [1]

@@ -5,6 +5,7 @@ import json
 
 import pytest
 from aiohttp import web
+from waiting import PATIENCE_S
 
 
 def answering(status=200, **answer):
@@ -93,7 +94,7 @@ async def test_the_load_is_what_is_being_answered(start_worker, start_frontend):
 
     assert await load() == {"server_load": 0}
     request = asyncio.create_task(frontend.post())
-    await asyncio.wait_for(worker.arrived.wait(), 5)
+    await asyncio.wait_for(worker.arrived.wait(), PATIENCE_S)
     assert await load() == {"server_load": 1}
     request.cancel()
 

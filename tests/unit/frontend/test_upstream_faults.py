@@ -5,6 +5,7 @@ import json
 import socket
 
 import pytest
+from waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ async def test_a_worker_that_hangs_is_given_up(start_worker, start_frontend):
     broken, healthy, frontend = await two_decoders(start_worker, start_frontend, read_timeout_s=0.3)
     broken.answer = broken.hang
     assert (await frontend.text())[0] == 200
-    await asyncio.wait_for(broken.cancelled.wait(), 5)
+    await asyncio.wait_for(broken.cancelled.wait(), PATIENCE_S)
     assert len(healthy.requests) == 1
 
 
@@ -152,7 +153,7 @@ async def test_a_client_that_leaves_ends_the_decode_leg(start_worker, start_fron
     response = await frontend.post(stream=True)
     await response.content.readany()
     response.close()
-    await asyncio.wait_for(worker.cancelled.wait(), 5)
+    await asyncio.wait_for(worker.cancelled.wait(), PATIENCE_S)
 
 
 async def test_a_client_that_leaves_ends_the_prefill_leg(start_worker, start_frontend):
@@ -160,9 +161,9 @@ async def test_a_client_that_leaves_ends_the_prefill_leg(start_worker, start_fro
     prefill.answer = prefill.hang
     frontend = await start_frontend(prefill=[prefill], decode=[decode])
     request = asyncio.create_task(frontend.post())
-    await asyncio.wait_for(prefill.arrived.wait(), 5)
+    await asyncio.wait_for(prefill.arrived.wait(), PATIENCE_S)
     request.cancel()
-    await asyncio.wait_for(prefill.cancelled.wait(), 5)
+    await asyncio.wait_for(prefill.cancelled.wait(), PATIENCE_S)
     assert not decode.requests
 
 
@@ -201,7 +202,7 @@ async def test_a_drain_finishes_the_stream_and_takes_late_requests(start_worker,
     assert (await frontend.text())[0] == 200
     go_on.set()
     assert (await stream.text()).endswith("data: [DONE]\n\n")
-    await asyncio.wait_for(frontend.running, 10)
+    await asyncio.wait_for(frontend.running, PATIENCE_S)
 
 
 async def test_a_drain_ends_at_its_timeout(start_worker, start_frontend):
@@ -209,7 +210,7 @@ async def test_a_drain_ends_at_its_timeout(start_worker, start_frontend):
     worker.answer = worker.hang
     frontend = await start_frontend(decode=[worker], drain_grace_s=0.1, drain_timeout_s=0.3)
     request = asyncio.create_task(frontend.post())
-    await asyncio.wait_for(worker.arrived.wait(), 5)
+    await asyncio.wait_for(worker.arrived.wait(), PATIENCE_S)
     frontend.frontend.request_stop()
-    await asyncio.wait_for(frontend.running, 10)
+    await asyncio.wait_for(frontend.running, PATIENCE_S)
     await asyncio.gather(request, return_exceptions=True)

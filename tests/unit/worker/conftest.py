@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 
 import pytest
+from waiting import PATIENCE_S
 
 from mocker_protocol.engine_args import parse_engine_args
 from mocker_worker.config import ServerOptions, WorkerConfig
@@ -40,7 +41,7 @@ async def running_worker(**settings):
         yield worker
     finally:
         worker.lifecycle.request_stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await run
 
 

@@ -4,6 +4,7 @@ import json
 import aiohttp
 import openai
 import pytest
+from waiting import PATIENCE_S
 
 from mocker_worker.config import ServerOptions
 
@@ -138,7 +139,7 @@ async def test_a_request_id_that_json_cannot_hold_is_replaced(run_worker, stream
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
             b"X-Request-Id: \xff\xfe\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
         )
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
         writer.close()
         await writer.wait_closed()
 

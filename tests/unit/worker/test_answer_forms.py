@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 import aiohttp
 import pytest
+from waiting import PATIENCE_S
 from worker_client import client_of, complete, post, stream
 
 from mocker_worker.config import Mode, ServerOptions
@@ -112,7 +113,7 @@ async def test_a_full_queue_is_answered_with_503_or_429(run_worker):
             for count in range(1, 4):
                 body = {"prompt": "x", "max_tokens": 2}
                 waiting.append(asyncio.create_task(post(worker, "/v1/completions", body)))
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(PATIENCE_S):
                     while rank.num_streams < count or rank.num_running < 1:  # noqa: ASYNC110
                         await asyncio.sleep(0.001)
             answered, error = await post(worker, "/v1/completions", {"prompt": "x"})

@@ -2,6 +2,7 @@ import asyncio
 import json
 
 from aiohttp import HttpVersion10, HttpVersion11
+from waiting import PATIENCE_S
 
 from mocker_worker.engine import FinishReason
 from mocker_worker.server.answering import StreamedAnswer, WholeAnswer
@@ -69,7 +70,7 @@ async def test_an_engine_that_was_ahead_of_a_stop_string_changes_nothing():
     for token_id in (100, 101, 102, 103):  # the of and to
         choice.take([token_id], None)
     response = Response()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         await answer.begin(Connection(), response, answer_format)
         events = await answer.end(include_usage=False)
 
@@ -153,7 +154,7 @@ async def test_a_whole_answer_waits_for_the_slowest_of_its_choices():
     assert not waiting.done()
     second.take([102], None)
     second.take([103], FinishReason.LENGTH)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, PATIENCE_S)
 
     body = json.loads(answer_format.whole(answer.choices, answer.usage()))
     assert [choice["text"] for choice in body["choices"]] == [" the of", " and to"]

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import uvloop
+from waiting import PATIENCE_S
 
 from mocker_worker.clock import LoopClock, TimerClock
 
@@ -66,7 +67,7 @@ def test_a_cancelled_sleeper_does_not_keep_the_others_asleep(make, new_loop):
             second = asyncio.create_task(clock.sleep_until(now_s + 0.02))
             await asyncio.sleep(0)
             first.cancel()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_S):
                 await second
             assert first.cancelled()
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from etcd_gateway import Etcd, base64_of
+from waiting import PATIENCE_S, until
 
 from mocker_protocol.dynamo_discovery import DiscoveredWorker
 from mocker_protocol.engine_args import EngineArgs
@@ -44,14 +45,8 @@ async def registrar_of(*endpoints):
         yield registrar, told
     finally:
         registrar.leave()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await task
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - only asking tells
-            await asyncio.sleep(0.01)
 
 
 async def test_all_records_hang_on_one_lease_and_go_with_it(etcd):

@@ -3,6 +3,7 @@ import dataclasses
 import json
 
 import aiohttp
+from waiting import PATIENCE_S
 
 from mocker_worker.config import EventOptions
 from mocker_worker.events.zmq_options import ZmqOptions
@@ -46,7 +47,7 @@ async def test_a_reset_does_nothing_while_requests_hold_blocks(run_worker):
             await stream.content.readline()
             assert await call(worker, "POST", "/reset_prefix_cache") == (200, {"reset": False})
             stream.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while worker.lifecycle.in_flight:  # noqa: ASYNC110 - nothing announces it
                 await asyncio.sleep(0.005)
 

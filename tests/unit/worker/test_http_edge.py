@@ -5,6 +5,7 @@ import json
 import aiohttp
 import pytest
 from aiohttp import web
+from waiting import PATIENCE_S
 
 from mocker_worker.server.access import Access
 from mocker_worker.server.app import MAX_BODY_BYTES, build_app
@@ -30,7 +31,7 @@ async def raw(worker, request):
     writer.write(request)
     writer.write_eof()
     try:
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), PATIENCE_S)
     finally:
         writer.close()
 
@@ -159,7 +160,7 @@ async def test_an_answer_that_fails_half_way_ends_with_its_connection(caplog):
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         reader, writer = await asyncio.open_connection(*runner.addresses[0])
         writer.write(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
         writer.close()
         await writer.wait_closed()
     finally:
@@ -178,10 +179,10 @@ async def test_a_client_of_http_1_0_that_keeps_its_connection_sees_the_end(run_w
         host, port = worker.listening.result().removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(head.encode() + b"%d\r\n\r\n%b" % (len(body), body))
-        answered = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).lower()
+        answered = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)).lower()
         if stream:
             assert b"keep-alive" not in answered
-            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"data: [DONE]\n\n")
+            assert (await asyncio.wait_for(reader.read(), PATIENCE_S)).endswith(b"data: [DONE]\n\n")
         else:
             assert b"content-length" in answered
         writer.close()

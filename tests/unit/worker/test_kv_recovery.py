@@ -6,6 +6,7 @@ import contextlib
 import msgspec
 import pytest
 from request_plane_client import Answers, body_of, info_of, request_of
+from waiting import PATIENCE_S
 
 from mocker_protocol.block_hash import BlockHash
 from mocker_protocol.event_plane import decode_router_events
@@ -50,7 +51,7 @@ class Dialogue:
         reader, writer = await self.connect()
         for query in queries:
             writer.write(query)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             assert await reader.readexactly(4 * len(queries)) == bytes(4 * len(queries))
         answers = dict([await self.answers.next() for _ in queries])
         writer.close()
@@ -60,7 +61,7 @@ class Dialogue:
         """Whether the server ends a connection on which something is sent."""
         reader, writer = await self.connect()
         writer.write(sent)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
@@ -81,7 +82,7 @@ async def dialogue():
         task = asyncio.create_task(server.run())
         yield dialogue
         task.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.wait([task])
         assert task.cancelled()
 
@@ -187,7 +188,7 @@ async def test_a_router_that_is_gone_when_it_is_answered_harms_nobody(dialogue, 
     reader, writer = await dialogue.connect()
     writer.write(dialogue.query(address="127.0.0.1:1"))
     assert await reader.readexactly(4) == bytes(4)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while "cannot be told what is cached" not in caplog.text:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert await dialogue.ask(dialogue.query())
@@ -205,7 +206,7 @@ async def test_routers_that_read_no_answer_are_given_up(dialogue, caplog, monkey
     reader, writer = await dialogue.connect()
     for _ in range(num_queries):
         writer.write(dialogue.query(address=f"{host}:{port}"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await reader.readexactly(4 * num_queries)
         while dialogue.server._num_queries:  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(0.01)
@@ -230,7 +231,7 @@ async def test_connections_beyond_the_limit_are_ended(dialogue, caplog, monkeypa
     assert "more than 2 connections" in caplog.text
 
     first[1].close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while dialogue.server._num_connections > 1:  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(0.01)
     assert await dialogue.ask(dialogue.query())
@@ -247,7 +248,7 @@ async def test_a_dump_that_fails_is_logged_and_served_on(dialogue, caplog):
     del dialogue.dumps[1]
     reader, writer = await dialogue.connect()
     writer.write(dialogue.query(rank=1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         assert await reader.readexactly(4) == bytes(4)
         while "cannot be told what is cached" not in caplog.text:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

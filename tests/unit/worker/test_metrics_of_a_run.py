@@ -7,6 +7,7 @@ import random
 import re
 
 import pytest
+from waiting import PATIENCE_S
 
 from mocker_protocol.engine_args import parse_engine_args
 from mocker_worker.driver import EngineDriver
@@ -132,7 +133,7 @@ async def running(**args):
 
 
 async def served(*clients):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         for client in clients:
             await client.done.wait()
     await asyncio.sleep(0)

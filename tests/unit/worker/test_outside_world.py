@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from waiting import PATIENCE_S
 
 from mocker_worker.events.ending import end
 from mocker_worker.events.outside import OutsideWorld
@@ -22,7 +23,7 @@ async def test_the_outside_world_is_closed_when_an_engine_fails(worker_config, m
         raise RuntimeError("engine broke")
 
     monkeypatch.setattr(worker._ranks[0], "run", fail)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(ExceptionGroup):
             await worker.run()
 
@@ -53,7 +54,7 @@ async def test_a_task_that_loses_a_cancellation_is_ended(monkeypatch):
 
     task = asyncio.create_task(lose_one())
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         await end(task)
 
     assert cancellations == 2

@@ -10,6 +10,7 @@ import time
 import aiohttp
 import openai
 import pytest
+from waiting import PATIENCE_S, until
 
 from mocker_worker.lifecycle import LifeState
 from mocker_worker.server import answering
@@ -22,12 +23,6 @@ def client_of(worker):
     return openai.AsyncOpenAI(
         base_url=f"{worker.listening.result()}/v1", api_key="x", max_retries=0
     )
-
-
-async def until(condition):
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - nothing announces these conditions
-            await asyncio.sleep(0.005)
 
 
 async def call(worker, method, path, **arguments):
@@ -162,7 +157,7 @@ async def test_decode_workers_do_not_compute_a_prompt_that_was_prefilled_elsewhe
             "max_tokens": 5,
             "kv_transfer_params": {"do_remote_prefill": True, "do_remote_decode": False},
         }
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             _, _, text = await call(worker, "POST", "/v1/completions", json=body)
 
         answer = json.loads(text)

@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 import zmq
+from waiting import until
 from zmq_consumers import (
     AiBrix,
     ArrayDecoder,
@@ -14,7 +15,6 @@ from zmq_consumers import (
     Router,
     consumer_context,
     running,
-    until,
 )
 
 from mocker_protocol.zmq_events import EventFormat

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 import zmq
 import zmq.asyncio
+from waiting import PATIENCE_S
 from zmq_consumers import END, consumer_context, running
 
 from mocker_protocol.block_hash import hash_blocks
@@ -69,7 +70,7 @@ async def replayed(socket, start):
     """Ask for a replay; return its messages without the end marker."""
     await socket.send_multipart(request_of(start))
     messages = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while (frames := await socket.recv_multipart())[2] != END:
             messages.append(frames)
     assert frames == [b"", b"", END, b""]
@@ -131,7 +132,7 @@ async def test_a_request_socket_gets_an_answer_as_from_vllm(connect):
     async with running_publisher() as publisher:
         client = connect(zmq.REQ, publisher.sources()[0]["replay_endpoint"])
         await client.send((0).to_bytes(8, "big"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             assert await client.recv_multipart() == [b"", END, b""]
 
 
@@ -256,7 +257,7 @@ async def test_flush_hands_over_what_a_subscriber_has_not_taken_yet(connect):
     await asyncio.wait([run])
     assert run.cancelled()
     last = b""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while last != (next_id + 499).to_bytes(8, "big"):
             _, last, _ = await subscriber.recv_multipart()
 
@@ -277,6 +278,6 @@ async def test_an_end_in_the_middle_of_a_replay_is_clean(connect):
     await dealer.recv_multipart()
     await publisher.flush(1.0)
     run.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.wait([run])
     assert run.cancelled()

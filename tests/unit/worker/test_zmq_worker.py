@@ -4,7 +4,8 @@ import asyncio
 from dataclasses import replace
 
 import aiohttp
-from zmq_consumers import PrefixIndex, Router, consumer_context, running, until
+from waiting import PATIENCE_S, until
+from zmq_consumers import PrefixIndex, Router, consumer_context, running
 
 from mocker_worker.config import EventOptions
 from mocker_worker.events.zmq_options import ZmqOptions
@@ -47,5 +48,5 @@ async def test_a_router_follows_the_cache_of_a_worker_to_its_end(worker_config):
                 assert cached(worker, 0) == set()
                 worker.lifecycle.request_stop()
                 await until(lambda: router.prefixes == set())
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(PATIENCE_S):
                     await run
