@@ -10,7 +10,6 @@ from waiting import until
 from world import World, mocker_deployment
 
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
-DRIFT_S = 2.0
 KEY = {"name": "keys", "key": "api-key"}
 WITH_EVENTS_AND_KEY: dict[str, Any] = {
     "engine": {"dataParallelSize": 2},

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from api_client import Api
 from waiting import until
 
-T = TypeVar("T")
 CHILDREN = ("deployments", "services", "configmaps")
 
 

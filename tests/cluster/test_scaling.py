@@ -9,6 +9,7 @@ from typing import Any
 
 import nats
 import openai
+from waiting import PATIENCE_S
 
 from kubectl import until
 from mocker_planner.client import PlannerClient
@@ -108,7 +109,7 @@ async def test_a_stream_of_thirty_seconds_is_finished_by_the_pod_that_must_go(
             for n in range(2)
         ]
         for _ in streams:
-            await asyncio.wait_for(first_tokens.get(), 20)
+            await asyncio.wait_for(first_tokens.get(), PATIENCE_S)
         decision = await planner.decide("mock", namespace, decode=1)
         until("one pod is going", lambda: len(deployment.running_pods("decode")) == 1)
         late = await stream_tokens(client, 5, asyncio.Queue())

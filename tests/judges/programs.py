@@ -14,14 +14,11 @@ from typing import Any, TypeVar
 
 import aiohttp
 from judge_programs import Judges
-from waiting import until
+from waiting import PATIENCE_S, until
 
 BIN = Path(sys.executable).parent
-START_TIMEOUT_S = 60
 END_TIMEOUT_S = 20
 _LONGEST_ANSWER_BYTES = 2**24
-
-T = TypeVar("T")
 
 
 def free_port() -> int:
@@ -123,7 +120,7 @@ class Consumer(Program):
 
     async def _read(self) -> Any:
         assert self.process.stdout is not None
-        async with asyncio.timeout(START_TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             line = await self.process.stdout.readline()
         assert line, f"the judge ended: {self.log[-2000:]}"
         return json.loads(line)

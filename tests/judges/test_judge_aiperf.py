@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE
 
 import aiohttp
 import pytest
+from judge_programs import TIMEOUT_S
 from metrics import scraped
 
 log = logging.getLogger(__name__)
@@ -26,7 +27,6 @@ LATENCIES = {
     "inter_token_latency": "vllm:inter_token_latency_seconds",
     "request_latency": "vllm:e2e_request_latency_seconds",
 }
-TIMEOUT_S = 100
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from judge_programs import TIMEOUT_S
 from metrics import scraped
 
 SETTINGS = Path(__file__).parent / "data" / "schemathesis.toml"
@@ -77,5 +78,5 @@ async def output(command, *, stdin=None, cwd=None):
     running = await asyncio.create_subprocess_exec(
         *map(str, command), stdin=PIPE, stdout=PIPE, stderr=STDOUT, cwd=cwd
     )
-    said, _ = await asyncio.wait_for(running.communicate(stdin), timeout=100)
+    said, _ = await asyncio.wait_for(running.communicate(stdin), TIMEOUT_S)
     return said.decode(), running.returncode

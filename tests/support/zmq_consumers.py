@@ -19,6 +19,7 @@ from mocker_worker.events.zmq_options import ZmqOptions
 from mocker_worker.events.zmq_publisher import ZmqKvPublisher
 
 END = b"\xff" * 8
+_ASKED_AGAIN_AFTER_S = 2.0
 
 
 class Refused(Exception):
@@ -172,7 +173,7 @@ class Subscriber:
             self.replays.append(start)
             with contextlib.suppress(TimeoutError), self._context.socket(zmq.DEALER) as socket:
                 socket.connect(self._replay_endpoint)
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(_ASKED_AGAIN_AFTER_S):
                     return await self._replay(socket, start)
 
     async def _replay(self, socket, start):

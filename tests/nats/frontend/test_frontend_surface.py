@@ -118,7 +118,7 @@ async def test_a_client_that_leaves_frees_its_slots_and_blocks(start_fleet, wait
     await wait_until(lambda: reads(decode, RUNNING, 0))
     assert await decode.metric(USED) == 0
     assert await prefill.metric(RUNNING) == 0
-    assert await entry.metric("dynamo_frontend_inflight_requests") == 0
+    await wait_until(lambda: reads(entry, "dynamo_frontend_inflight_requests", 0))
 
 
 async def reads(program, pattern, value):

@@ -19,7 +19,7 @@ async def complete(entry, tokens=3):
 async def test_draining_a_worker_in_mid_stream_causes_no_error(start_fleet, wait_until):
     _, decoders, entry = await start_fleet(speedup="1")
     stream = await entry.openai.completions.create(
-        model="mock", prompt="the sea", max_tokens=300, stream=True
+        model="mock", prompt="the sea", max_tokens=600, stream=True
     )
     tokens = aiter(stream)
     await anext(tokens)
@@ -35,7 +35,7 @@ async def test_draining_a_worker_in_mid_stream_causes_no_error(start_fleet, wait
         await complete(entry)
     assert await staying.metric("vllm:generation_tokens_total") == 12
     received = 1 + len([chunk async for chunk in tokens if chunk.choices])
-    assert received == 300
+    assert received == 600
     assert await asyncio.wait_for(leaving.process.wait(), PATIENCE_S) == 0
     await complete(entry)
     assert await entry.metric("dynamo_frontend_requests_total.*error") == 0

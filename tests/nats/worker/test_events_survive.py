@@ -61,7 +61,7 @@ class Rig:
                 async with session.post(f"{url}/v1/completions", json=body) as response:
                     assert response.status == 200
 
-        async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        async with aiohttp.ClientSession() as session, asyncio.timeout(PATIENCE_S):
             await asyncio.gather(*(ask_some(session, count // 4) for _ in range(4)))
 
     async def until_down(self):

@@ -1,7 +1,7 @@
 import asyncio
-import time
 
 from rude_clients import RudeClients
+from waiting import until
 from worker_process import worker_process
 
 IN_USE = (
@@ -12,10 +12,12 @@ IN_USE = (
 
 
 def until_nothing_is_in_use(worker):
-    deadline = time.monotonic() + 30
-    while any(worker.metric(name) for name in IN_USE):
-        assert time.monotonic() < deadline, {name: worker.metric(name) for name in IN_USE}
-        time.sleep(0.02)
+    async def is_idle():
+        used = {name: worker.metric(name) for name in IN_USE}
+        assert not any(used.values()), used
+        return True
+
+    asyncio.run(until(is_idle))
 
 
 def test_clients_that_leave_when_they_like_leave_nothing_behind():

@@ -166,7 +166,7 @@ async def test_a_whole_replay_reaches_a_client_that_begins_to_read_late(connect)
         other = connect(zmq.DEALER, publisher.sources()[0]["replay_endpoint"])
         assert len(await replayed(other, 1990)) == 10
         count = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while (await dealer.recv_multipart())[2] != END:
                 count += 1
         assert count == 2000
