@@ -38,10 +38,11 @@ def pods_of(system: Kubectl, deployment: str) -> list[str]:
 
 
 def started(pods: list[dict[str, Any]]) -> set[str]:
-    """Names of the pods with a container that runs, whether it is ready or not."""
+    """Names of the pods that may stay and whose container runs, whether it is ready or not."""
     return {
         pod["metadata"]["name"]
         for pod in pods
+        if "deletionTimestamp" not in pod["metadata"]
         for status in pod["status"].get("containerStatuses", [])
         if "running" in status["state"]
     }
