@@ -42,6 +42,13 @@ def test_identical_prompts_hit_the_cache(make_engine, drain) -> None:
     assert engine.prefix_cache_queries == 10 * 65
 
 
+def test_nothing_is_looked_up_without_prefix_caching(make_engine, drain) -> None:
+    engine = make_engine(enable_prefix_caching=False)
+    engine.add_request(Request("a", [7] * 9, 2))
+    drain(engine)
+    assert (engine.prefix_cache_queries, engine.prefix_cache_hits) == (0, 0)
+
+
 def test_the_hit_rate_is_a_mean_over_the_latest_thousand_admissions(make_engine, drain) -> None:
     engine = make_engine()
     for i in range(3):

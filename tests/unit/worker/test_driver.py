@@ -364,7 +364,9 @@ async def test_a_consumer_that_has_enough_ends_its_request_as_stopped():
         await rig.clock.move_to(0.11)
 
         assert len(stream.consumer.tokens) == 1
-        assert rig.driver.stats.finished_requests["stop"] == 1
+        stats = rig.driver.stats
+        assert stats.finished_requests["stop"] == 1
+        assert stats.request_generation_tokens.sum == stats.generation_tokens == 1
         assert rig.engine.kv_usage_ratio == 0
 
 

@@ -200,6 +200,20 @@ async def test_values_fall_after_the_load():
         assert after(f"vllm:{name}") == 0
 
 
+@pytest.mark.parametrize("end", ["finish", "cancel"])
+async def test_values_fall_when_the_last_client_ends_its_request_itself(end):
+    async with running() as rig:
+        client = Client(after=3, then=lambda: (leave(client.stream), client.done.set()))
+        leave = getattr(rig.rank, end)
+        await served(rig.submit(client=client, max_tokens=50))
+        read = rig.read()
+
+    assert client.num_tokens == 3
+    for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        assert read(f"vllm:{name}") == 0
+    assert read("sglang:token_usage") == 0
+
+
 async def test_time_in_the_queue_is_told_from_time_in_the_engine():
     async with running(max_num_seqs=1) as rig:
         await served(rig.submit(max_tokens=1), rig.submit(range(50, 58), max_tokens=1))

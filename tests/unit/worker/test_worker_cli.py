@@ -124,6 +124,7 @@ def test_a_worker_has_one_role(capsys):
         ("--drain-timeout-s", "inf", "must be a number of seconds, at least 0"),
         ("--drain-timeout-s", "-1", "must be a number of seconds, at least 0"),
         ("--model-name", " ", "must not be empty"),
+        ("--model-name", "m\udcff", "must be UTF-8"),
         ("--nats-url", "http://n:4222", "must be nats://HOST:PORT (or tls, ws, wss)"),
         ("--nats-url", "nats://a:4222,nats://b:4222", "must be nats://HOST:PORT"),
         ("--namespace", "default/demo", "must consist of A-Z"),

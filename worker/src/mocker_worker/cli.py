@@ -32,9 +32,9 @@ from mocker_worker.server.flags import add_server_flags, server_options
 from mocker_worker.settings import (
     checked,
     count,
+    model_name,
     namespace,
     nats_url,
-    not_empty,
     one_of,
     port,
     seconds,
@@ -242,7 +242,11 @@ def _add_serve(parser: argparse.ArgumentParser, environment: Mapping[str, str]) 
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
     parser.add_argument("--port", type=checked(port), default=8000, help="0 takes any free port")
     parser.add_argument(
-        "--model-name", type=checked(not_empty), default="mock", metavar="NAME", help="served model"
+        "--model-name",
+        type=checked(model_name),
+        default="mock",
+        metavar="NAME",
+        help="served model",
     )
     nats = parser.add_mutually_exclusive_group()
     _add_nats(nats, environment)

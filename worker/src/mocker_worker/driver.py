@@ -150,7 +150,8 @@ class EngineDriver:
 
     def finish(self, stream: TokenStream) -> None:
         """End a stream whose consumer saw a stop string; the engine goes on without it."""
-        self._close(stream, "stop")
+        under_way = sum(delivered is stream for delivered, _, _ in self._deliveries)
+        self._close(stream, "stop", undelivered_tokens=under_way)
 
     def stop(self) -> None:
         """End all streams that are open, those that wait for their last token included."""
@@ -203,6 +204,8 @@ class EngineDriver:
 
     async def _idle(self) -> None:
         """Wait for a request."""
+        self._running_in_pass = 0
+        self._usage_in_pass_ratio = self.engine.kv_usage_ratio
         self._work.clear()
         while not self._work.is_set():
             deadline_s = self._clock.now_s() + HEARTBEAT_S
@@ -253,9 +256,6 @@ class EngineDriver:
         """Note the tokens of a pass for their consumers and observe their latencies."""
         now_s = self._clock.now_s()
         deliveries, self._deliveries = self._deliveries, []
-        if not self.engine.has_unfinished_requests:
-            self._running_in_pass = 0
-            self._usage_in_pass_ratio = self.engine.kv_usage_ratio
         stats, fed = self.stats, self._fed
         gaps: dict[float, int] = {}
         for stream, token_id, reason in deliveries:
@@ -286,12 +286,14 @@ class EngineDriver:
             if token_ids:
                 stream.consumer.take(token_ids, stream.finish_reason)
 
-    def _close(self, stream: TokenStream, reason: str) -> None:
+    def _close(self, stream: TokenStream, reason: str, *, undelivered_tokens: int = 0) -> None:
         if not stream.is_open:
             return
         stream.is_open = False
         stream.pending = []
-        self.stats.finished(stream.request, reason, stream.times)
+        self.stats.finished(
+            stream.request, reason, stream.times, undelivered_tokens=undelivered_tokens
+        )
         request_id = stream.request.request_id
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]

@@ -197,10 +197,12 @@ def namespace(text: str) -> str:
     return text
 
 
-def not_empty(text: str) -> str:
-    """Take any text but an empty one."""
+def model_name(text: str) -> str:
+    """Take any text that answers and metrics can hold, but an empty one."""
     if not text.strip():
         raise ValueError("must not be empty")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("must be UTF-8")  # other bytes of the command line become surrogates
     return text
 
 

@@ -54,6 +54,7 @@ class Scheduler:
         self.running: list[Request] = []
         self._kv_cache = kv_cache
         self._stats = stats
+        self._caching = args.enable_prefix_caching
         self._block_size = args.block_size
         self._max_tokens = args.max_num_batched_tokens or sys.maxsize
         self._max_seqs = args.max_num_seqs or sys.maxsize
@@ -215,7 +216,8 @@ class Scheduler:
         request.num_reused_tokens = cached.num_blocks * self._block_size
         if request.num_preemptions == 0:
             request.num_cached_tokens = request.num_reused_tokens
-            self._stats.record(request.num_cached_tokens, request.num_prompt_tokens)
+            if self._caching:  # as in vLLM, nothing is looked up otherwise
+                self._stats.record(request.num_cached_tokens, request.num_prompt_tokens)
         request.num_computed_tokens = computed
         request.prefill_end = 0 if request.has_remote_kv else request.num_tokens
         request.status = RequestStatus.RUNNING

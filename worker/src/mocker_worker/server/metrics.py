@@ -127,7 +127,7 @@ def _event_families(counts: Callable[[], EventCounts]) -> Families:
         Family(
             "counter",
             "mocker_kv_events_resynchronizations",
-            "How often a rank's cache was told anew, since events were lost.",
+            "How often a rank's cache was told anew, after a loss or for who came late.",
             [({}, lambda: counts().resynchronizations)],
         ),
         Family(
