@@ -182,6 +182,30 @@ async def apply_to_ready(runs: int) -> Figure:
     return Figure("apply_to_ready", "ratio", ratio, 1.3, samples)
 
 
+async def drift_to_repair(runs: int) -> Figure:
+    """From the deletion or the edit of a child, as kubectl is back from it, to its repair."""
+    deleted: list[float] = []
+    edited: list[float] = []
+    child = "deployment/bench-decode"
+    with namespace() as kubectl:
+        kubectl.apply(json.dumps(resource("bench", prefill=1, decode=1, frontend=False)))
+        kubectl.run("wait", "mockerdeployment/bench", "--for=condition=Ready", "--timeout=120s")
+        for _ in range(runs):
+            uid = kubectl.get(child)["metadata"]["uid"]
+            kubectl.run("delete", child, "--wait=false")
+            deleted.append(_seconds_until(lambda: kubectl.get(child)["metadata"]["uid"] != uid))  # noqa: B023 - called at once
+            kubectl.run("scale", child, "--replicas=4")
+            edited.append(_seconds_until(lambda: kubectl.get(child)["spec"]["replicas"] == 1))
+    samples = {"deleted_s": deleted, "edited_s": edited}
+    return Figure("drift_to_repair", "s", max(*deleted, *edited), 2.0, samples)
+
+
+def _seconds_until(condition: Callable[[], bool]) -> float:
+    began = time.monotonic()
+    until("the child is repaired", condition)
+    return time.monotonic() - began
+
+
 def process_of(kubectl: Kubectl, pod: str) -> tuple[float, float]:
     """Resident MiB and CPU seconds of the pod's program."""
     script = (
@@ -270,6 +294,7 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
     plan: dict[str, Callable[[], Any]] = {
         "scale": lambda: decision_to_acknowledgement(options.runs),
         "ready": lambda: apply_to_ready(options.runs),
+        "drift": lambda: drift_to_repair(options.runs),
         "worker": lambda: worker_process(options.runs),
         "rest": lambda: operator_at_rest(options.resources, options.rest_s),
     }
@@ -296,7 +321,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--resources", type=int, default=200)
     parser.add_argument("--rest-s", type=float, default=300)
-    parser.add_argument("--only", nargs="*", choices=["scale", "ready", "worker", "rest"])
+    parser.add_argument("--only", nargs="*", choices=["scale", "ready", "drift", "worker", "rest"])
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     chart.install()
