@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from mocker_frontend.errors import UNAUTHORIZED, RequestFailed
+from mocker_frontend.errors import UNAUTHORIZED, RequestFailed, invalid_request
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +45,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if (allowed := error.headers.get(hdrs.ALLOW)) is not None:
             answer.headers[hdrs.ALLOW] = allowed
         return answer
-    except (ConnectionResetError, web.RequestPayloadError):
-        return failure(RequestFailed(HTTPStatus.BAD_REQUEST, "the body did not arrive"))
+    except (ConnectionResetError, web.RequestPayloadError) as error:
+        reason = getattr(error.__cause__, "message", "it did not arrive")
+        return failure(invalid_request(f"the body cannot be read: {reason}"))
     except Exception:
         log.exception("%s %s failed", request.method, request.path)
         return failure(RequestFailed(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error"))

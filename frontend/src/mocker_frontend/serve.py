@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _KEEPALIVE_S = 75.0
 _SHUTDOWN_TIMEOUT_S = 0.5
+_MOST_HEADERS = 256
+"""As in vLLM, whose server takes long ones, too."""
+_HEADER_BYTES = 2**16
 _CANCEL_AGAIN_S = 3.0
 """Long enough not to cut off what a task does to clean up."""
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -86,6 +89,9 @@ class Frontend:
             access_log=None,
             handler_cancellation=True,  # a client that leaves ends its requests to the workers
             shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+            max_headers=_MOST_HEADERS,
+            max_line_size=_HEADER_BYTES,
+            max_field_size=_HEADER_BYTES,
             keepalive_timeout=_KEEPALIVE_S,
         )
         await runner.setup()

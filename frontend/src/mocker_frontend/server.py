@@ -17,6 +17,7 @@ from mocker_frontend.orchestration import GenerateRequest, Orchestrator
 from mocker_frontend.passthrough import Passthrough
 from mocker_frontend.telemetry import Endpoint, Outcome, RequestRecord, RequestType, Telemetry
 from mocker_protocol import __version__
+from mocker_protocol.model_card import model_list
 
 _MAX_BODY_BYTES = 64 * 2**20
 
@@ -141,16 +142,12 @@ class Server:
         return self._lifecycle.state is State.DRAINING
 
     async def _models(self, http: web.Request) -> web.Response:
-        model = {
-            "id": self._model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "mocker",
-            "root": self._model_name,
-            "parent": None,
-            "max_model_len": self._orchestrator.max_model_len,
-        }
-        return web.json_response({"object": "list", "data": [model]})
+        models = model_list(
+            self._model_name,
+            created_s=self._created,
+            max_model_len=self._orchestrator.max_model_len,
+        )
+        return web.json_response(models)
 
     async def _load(self, http: web.Request) -> web.Response:
         return web.json_response({"server_load": self._lifecycle.running})

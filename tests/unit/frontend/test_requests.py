@@ -1,11 +1,14 @@
 """What travels to workers and back when all is well."""
 
 import json
+import logging
 
 import pytest
 from multidict import CIMultiDict
+from waiting import until
 
 from mocker_frontend.cli import main
+from mocker_frontend.logs import brief_about_requests
 from mocker_frontend.orchestration import GenerateRequest
 
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -160,6 +163,31 @@ async def test_a_body_that_is_nested_too_deeply_is_400(start_worker, start_front
     assert (b"nested deeper than 100 levels" in await response.read()) is (status == 400)
 
 
+async def test_a_body_that_cannot_be_unpacked_says_why(start_worker, start_frontend, caplog):
+    frontend = await start_frontend(decode=[await start_worker()])
+    server_log = logging.getLogger("aiohttp.server")
+    server_log.addFilter(brief_about_requests)
+    try:
+        response = await frontend.session.post(
+            frontend.url + "/v1/completions", data=b"no", headers={"Content-Encoding": "gzip"}
+        )
+        error = (await response.json())["error"]
+        await until(lambda: caplog.records)
+    finally:
+        server_log.removeFilter(brief_about_requests)
+    assert (response.status, error["code"]) == (400, 400)
+    assert "cannot be read" in error["message"]
+    assert "gzip" in error["message"]
+    assert [(record.levelname, record.exc_info) for record in caplog.records] == [("WARNING", None)]
+
+
+async def test_long_headers_and_many_are_taken(start_worker, start_frontend):
+    frontend = await start_frontend(aggregated=[await start_worker()])
+    headers = {f"X-{number}": "1" for number in range(200)} | {"X-Long": "a" * 60_000}
+    response = await frontend.session.get(frontend.url + "/v1/models", headers=headers)
+    assert response.status == 200
+
+
 @pytest.mark.parametrize("payload", [b"", b"{", b"[]", b"\xff"])
 async def test_a_body_that_is_no_object_is_400(start_worker, start_frontend, payload):
     worker = await start_worker()
@@ -177,6 +205,8 @@ async def test_probes_and_models(start_worker, start_frontend):
         assert await frontend.status(path) == 200
     models = await (await frontend.session.get(frontend.url + "/v1/models")).json()
     assert [model["id"] for model in models["data"]] == ["mock"]
+    assert models["data"][0]["owned_by"] == "vllm"
+    assert models["data"][0]["permission"][0]["allow_sampling"]
     assert models["data"][0]["max_model_len"] is None  # as a worker that does not register says
 
 

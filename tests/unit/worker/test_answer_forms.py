@@ -12,6 +12,7 @@ from worker_client import client_of, complete, post, stream
 from mocker_worker.config import Mode, ServerOptions
 
 MESSAGES = [{"role": "user", "content": "Tell me of the river."}]
+CHAT = {"messages": MESSAGES}
 TOOL = {
     "type": "function",
     "function": {
@@ -80,6 +81,29 @@ async def test_structured_answers_have_the_form_that_was_asked_for(run_worker):
         assert parsed["kind"] in ("a", "b")
         assert isinstance(json.loads(anything.choices[0].message.content), dict)
         assert chosen["choices"][0]["text"] in ("yes", "no")
+
+
+async def test_completions_take_response_formats_too(run_worker):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    formats = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    async with run_worker() as worker:
+        answer = await complete(worker, max_tokens=50, response_format=formats)
+        text = await complete(worker, max_tokens=5, response_format={"type": "text"})
+
+        assert isinstance(json.loads(answer["choices"][0]["text"])["n"], int)
+        assert text["usage"]["completion_tokens"] == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("structural_tag", 501), ("xml", 400), (None, 400), (3, 400)]
+)
+async def test_response_formats_that_are_none_or_not_done_are_refused(run_worker, kind, status):
+    async with run_worker() as worker:
+        for path, said in (("/v1/completions", {"prompt": "x"}), ("/v1/chat/completions", CHAT)):
+            body = said | {"response_format": {"type": kind}}
+            answered, error = await post(worker, path, body)
+
+            assert (answered, error["error"]["param"]) == (status, "response_format")
 
 
 async def test_echo_mode_answers_with_the_latest_words_of_the_user(run_worker):

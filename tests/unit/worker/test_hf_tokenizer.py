@@ -100,6 +100,16 @@ def test_generated_ids_have_their_own_text_where_it_can_be_seen():
     assert BYTES.generated_texts[200] == TOKEN_TEXTS[200]
 
 
+def test_log_probabilities_show_text_and_not_the_spelling_of_the_vocabulary():
+    ids = BYTES.encode(" fox", add_special_tokens=False)
+
+    assert BYTES.token_text(ids[0]).startswith("\u0120")
+    assert "".join(map(BYTES.decoded_text, ids)) == " fox"
+    assert WORDS.decoded_text(7) == " w7"
+    assert BYTES.decoded_text(200) == BYTES.generated_texts[200]
+    assert BYTES.decoded_text(0) == "<s>"
+
+
 @pytest.mark.parametrize("token_id", [401, 5000, 2**32 - 1])
 def test_unknown_ids_have_no_text(token_id):
     assert BYTES.decode([token_id]) == ""

@@ -1,12 +1,14 @@
 import asyncio
 import io
 import json
+import logging
 
 import aiohttp
 import pytest
 from aiohttp import web
-from waiting import PATIENCE_S
+from waiting import PATIENCE_S, until
 
+from mocker_worker.log import brief_about_requests
 from mocker_worker.server.access import Access
 from mocker_worker.server.app import MAX_BODY_BYTES, build_app
 from mocker_worker.server.response_headers import ResponseHeaders
@@ -205,3 +207,72 @@ async def test_requests_are_counted_by_route_and_probes_are_not(run_worker):
             ("none", "GET", "4xx"): 1,
             ("none", "other", "4xx"): 1,
         }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_whose_client_left_is_counted(run_worker, stream):
+    async with run_worker() as worker:
+        host, port = worker.listening.result().removeprefix("http://").split(":")
+        body = json.dumps(PROMPT | {"max_tokens": 10_000, "stream": stream}).encode()
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n")
+        writer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        await until(lambda: worker._ranks[0].num_running)
+        writer.close()
+        await until(lambda: worker._ranks[0].num_running == 0)
+
+        counted = {("/v1/completions", "POST", "2xx"): 1}
+        await until(lambda: worker._http_stats.requests == counted)
+        assert worker._http_stats.all_durations.count == 1
+
+
+async def test_long_headers_and_many_are_taken(run_worker):
+    async with run_worker() as worker:
+        headers = {f"X-{number}": "1" for number in range(200)} | {"X-Long": "a" * 60_000}
+        status, _, _ = await call(worker, "GET", "/v1/models", headers=headers)
+
+        assert status == 200
+
+
+@pytest.fixture
+def http_log(caplog):
+    server_log = logging.getLogger("aiohttp.server")
+    server_log.addFilter(brief_about_requests)
+    yield lambda: [record for record in caplog.records if record.name == server_log.name]
+    server_log.removeFilter(brief_about_requests)
+
+
+async def test_a_body_that_cannot_be_unpacked_says_why(run_worker, http_log):
+    async with run_worker() as worker:
+        status, _, body = await call(
+            worker,
+            "POST",
+            "/v1/completions",
+            data=b"no gzip",
+            headers={"Content-Encoding": "gzip"},
+        )
+        (record,) = await until(http_log)
+
+        message = json.loads(body)["error"]["message"]
+        assert status == 400
+        assert "cannot be read" in message
+        assert "gzip" in message
+        assert (record.levelname, record.exc_info) == ("WARNING", None)
+
+
+async def test_what_is_no_http_takes_one_line_of_the_log(run_worker, http_log):
+    async with run_worker() as worker:
+        await raw(worker, b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n")
+        (record,) = await until(http_log)
+
+        assert (record.levelname, record.exc_info) == ("WARNING", None)
+        assert record.getMessage().startswith("cannot read a request: ")
+        assert "\n" not in record.getMessage()
+
+
+def test_mistakes_of_our_own_keep_their_traceback():
+    error = ValueError("x")
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "m", (), (ValueError, error, None))
+
+    assert brief_about_requests(record)
+    assert (record.levelname, record.exc_info[1]) == ("ERROR", error)

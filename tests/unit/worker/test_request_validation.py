@@ -78,6 +78,13 @@ def test_text_parts_of_a_message_are_joined():
     assert prompts(chat(messages=[{"role": "user", "content": parts}])) == prompts(joined)
 
 
+def test_a_chat_can_be_rendered_without_the_opening_of_its_answer():
+    (opened,) = chat().prompts(TOKENIZER)
+    (bare,) = chat(add_generation_prompt=False).prompts(TOKENIZER)
+
+    assert opened.text == f"{bare.text}<|assistant|>\n"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -135,6 +142,11 @@ def test_a_bad_field_is_named_with_status_400(fields, param):
         (chat, {"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
         (completion, {"best_of": 3}, "best_of"),
         (completion, {"suffix": "x"}, "suffix"),
+        (completion, {"prompt": "", "prompt_embeds": "AAAA"}, "prompt_embeds"),
+        (chat, {"continue_final_message": True}, "continue_final_message"),
+        (chat, {"echo": True}, "echo"),
+        (chat, {"documents": [{"text": "x"}]}, "documents"),
+        (chat, {"chat_template": "{{ messages }}"}, "chat_template"),
         (completion, {"structured_outputs": {"grammar": "a"}}, "structured_outputs.grammar"),
     ],
 )

@@ -156,3 +156,14 @@ async def test_a_tokenizer_that_cannot_be_loaded_stops_the_start(worker_config, 
 
     with pytest.raises(TokenizerUnusable, match="--tokenizer"):
         await Worker(config).run()
+
+
+async def test_log_probabilities_have_the_texts_of_the_answer(run_worker, tokenizer_path):
+    async with run_worker(server=ServerOptions(tokenizer_path=tokenizer_path)) as worker:
+        body = {"prompt": "world", "max_tokens": 5, "logprobs": 1}
+        _, answer = await post(worker, "/v1/completions", body)
+
+        (choice,) = answer["choices"]
+        texts = choice["logprobs"]["tokens"]
+        assert "".join(texts) == choice["text"]
+        assert choice["logprobs"]["text_offset"] == [len("".join(texts[:n])) for n in range(5)]

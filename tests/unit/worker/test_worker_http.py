@@ -308,7 +308,9 @@ async def test_probes_and_information_are_served(run_worker):
         _, _, load = await call(worker, "GET", "/load")
         _, _, version = await call(worker, "GET", "/version")
 
-        assert json.loads(models)["data"][0]["id"] == "mock"
+        (model,) = json.loads(models)["data"]
+        assert (model["id"], model["owned_by"], model["parent"]) == ("mock", "vllm", None)
+        assert model["permission"][0]["object"] == "model_permission"
         assert json.loads(load) == {"server_load": 0}
         assert json.loads(version)["version"]
 

@@ -87,6 +87,11 @@ class HfTokenizer:
         """Return the token as the vocabulary spells it; empty for an unknown one."""
         return self._model.id_to_token(token_id) or ""
 
+    def decoded_text(self, token_id: int) -> str:
+        """Return what answers at random show for a token, else its own text or spelling."""
+        made_up = self.generated_texts.get(token_id)
+        return made_up or self._inside(token_id) or self.token_text(token_id)
+
     def has_token(self, token_id: int) -> bool:
         """Whether the vocabulary has this id."""
         return self._model.id_to_token(token_id) is not None
@@ -99,10 +104,13 @@ class HfTokenizer:
         """Return the prompt of a chat, in the form of the built-in tokenizer."""
         return render_chat(messages, opens_answer=opens_answer)
 
-    def _visible(self, token_id: int) -> str | None:
+    def _inside(self, token_id: int) -> str:
         """Return what a token adds inside of a text, where many decoders keep its space."""
         alone = self.decode((token_id,))
-        text = self.decode((token_id, token_id))[len(alone) :]
+        return self.decode((token_id, token_id))[len(alone) :]
+
+    def _visible(self, token_id: int) -> str | None:
+        text = self._inside(token_id)
         is_visible = text.strip() and _REPLACEMENT not in text and text.strip().isprintable()
         return text if is_visible else None
 

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 _SHUTDOWN_TIMEOUT_S = 2.0
 _BACKLOG = 4096
 """Connections that may come while the loop is busy; others wait a second for their next SYN."""
+_MOST_HEADERS = 256
+"""As in vLLM, whose server takes long ones, too."""
+_HEADER_BYTES = 2**16
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -140,6 +143,9 @@ class Worker:
             access_log=None,
             handler_cancellation=True,
             shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+            max_headers=_MOST_HEADERS,
+            max_line_size=_HEADER_BYTES,
+            max_field_size=_HEADER_BYTES,
         )
         await runner.setup()
         try:

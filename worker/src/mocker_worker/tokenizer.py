@@ -74,7 +74,10 @@ class Tokenizer(Protocol):
         """Return the text of token ids; unknown ones become U+FFFD or nothing."""
 
     def token_text(self, token_id: int) -> str:
-        """Return how one token is shown."""
+        """Return how the vocabulary spells one token."""
+
+    def decoded_text(self, token_id: int) -> str:
+        """Return the text that one token is inside of an answer, for log probabilities."""
 
     def has_token(self, token_id: int) -> bool:
         """Whether a token has this id; asked of very many at once."""
@@ -114,6 +117,10 @@ class BuiltinTokenizer:
 
     def token_text(self, token_id: int) -> str:
         """Return the text of one token; bytes that are no character become U+FFFD."""
+        return self.decode((token_id,))
+
+    def decoded_text(self, token_id: int) -> str:
+        """Return the same: texts and vocabulary are one here."""
         return self.decode((token_id,))
 
     def has_token(self, token_id: int) -> bool:

@@ -29,6 +29,23 @@ class UnauthorizedResponse(msgspec.Struct, frozen=True):
     error: str
 
 
+class ModelPermission(msgspec.Struct, frozen=True):
+    """What clients may do with the model."""
+
+    id: str
+    object: str
+    created: int
+    allow_create_engine: bool
+    allow_sampling: bool
+    allow_logprobs: bool
+    allow_search_indices: bool
+    allow_view: bool
+    allow_fine_tuning: bool
+    organization: str
+    group: str | None
+    is_blocking: bool
+
+
 class ModelCard(msgspec.Struct, frozen=True):
     """The served model."""
 
@@ -39,6 +56,7 @@ class ModelCard(msgspec.Struct, frozen=True):
     root: str
     parent: str | None
     max_model_len: int | None
+    permission: list[ModelPermission]
 
 
 class ModelList(msgspec.Struct, frozen=True):

@@ -90,7 +90,7 @@ class AnswerFormat:
         self._extra = extra
         self._returns_token_ids = bool(request.return_token_ids)
         self._logprobs = LogprobsFormat(
-            tokenizer.token_text, as_token_ids=bool(request.return_tokens_as_token_ids)
+            tokenizer.decoded_text, as_token_ids=bool(request.return_tokens_as_token_ids)
         )
         self._chunk_head = head.fields(is_chunk=True)
 

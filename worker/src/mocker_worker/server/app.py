@@ -49,14 +49,21 @@ class Edge:
     async def answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Answer every error with vLLM's error body; nothing a client sends ends the server."""
         start_s = time.monotonic()
-        if self._access.allows(request):
-            response = await _answer_or_error(request, handler)
-        else:
-            response = _response(HTTPStatus.UNAUTHORIZED, UNAUTHORIZED_BODY)
+        status: int = HTTPStatus.OK  # as in vLLM, if the client leaves before the end
+        try:
+            if self._access.allows(request):
+                response = await _answer_or_error(request, handler)
+            else:
+                response = _response(HTTPStatus.UNAUTHORIZED, UNAUTHORIZED_BODY)
+            status = response.status
+            return response
+        finally:
+            self._count(request, status, time.monotonic() - start_s)
+
+    def _count(self, request: web.Request, status: int, seconds: float) -> None:
         resource = request.match_info.route.resource
         route = "none" if resource is None else resource.canonical
-        self._http_stats.observe(route, request.method, response.status, time.monotonic() - start_s)
-        return response
+        self._http_stats.observe(route, request.method, status, seconds)
 
 
 async def _answer_or_error(http: web.Request, handler: _Handler) -> web.StreamResponse:
@@ -72,8 +79,10 @@ async def _answer_or_error(http: web.Request, handler: _Handler) -> web.StreamRe
         if allowed := error.headers.get(hdrs.ALLOW):
             response.headers[hdrs.ALLOW] = allowed
         return response
-    except (ConnectionResetError, web.RequestPayloadError):
-        return error_response(ApiError(HTTPStatus.BAD_REQUEST, "the body did not arrive"))
+    except (ConnectionResetError, web.RequestPayloadError) as error:
+        reason = getattr(error.__cause__, "message", "it did not arrive")
+        message = f"the body cannot be read: {reason}"
+        return error_response(ApiError(HTTPStatus.BAD_REQUEST, message))
     except Exception:
         if http.writer.output_size:
             raise  # half an answer is out: aiohttp logs the error and closes the connection

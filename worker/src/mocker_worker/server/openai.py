@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 from aiohttp import HttpVersion11, web
 
+from mocker_protocol.model_card import model_list
 from mocker_worker.driver import EngineStopped
 from mocker_worker.lifecycle import Lifecycle, LifeState
 from mocker_worker.server.answering import StreamedAnswer, WholeAnswer
@@ -50,16 +51,10 @@ class OpenAiApi:
 
     async def models(self, request: web.Request) -> web.Response:
         """List the one model."""
-        model = {
-            "id": self._model_name,
-            "object": "model",
-            "created": self._created_s,
-            "owned_by": "vllm",
-            "root": self._model_name,
-            "parent": None,
-            "max_model_len": self._max_model_len,
-        }
-        return web.json_response({"object": "list", "data": [model]})
+        models = model_list(
+            self._model_name, created_s=self._created_s, max_model_len=self._max_model_len
+        )
+        return web.json_response(models)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Answer a chat."""

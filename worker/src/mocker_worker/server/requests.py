@@ -112,6 +112,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     structured_outputs: StructuredOutputs | None = None
+    response_format: dict[str, Any] | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
@@ -208,11 +209,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _check_supported(self) -> None:
-        for field in ("bad_words", "use_beam_search"):
-            if getattr(self, field):
-                raise NotSupported(field, "leave it out")
+        self._refuse("bad_words", "use_beam_search")
         if self.structured_outputs is not None:
             self._check_outputs(self.structured_outputs)
+
+    def _refuse(self, *fields: str) -> None:
+        for field in fields:
+            if getattr(self, field):
+                raise NotSupported(field, "leave it out")
 
     def _check_outputs(self, outputs: StructuredOutputs) -> None:
         given = [
@@ -239,6 +243,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: Logprobs | None = None
     suffix: str | None = None
+    prompt_embeds: str | list[str] | None = None
 
     @property
     def echoes_prompt(self) -> bool:
@@ -271,6 +276,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Check what only completions have, too."""
+        self._refuse("prompt_embeds")  # comes with an empty prompt
         if not self.prompt:
             raise InvalidRequest("prompt", "prompt: is empty; send at least one token")
         super().check()
@@ -306,8 +312,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         super()._check_supported()
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise NotSupported("best_of", "leave it out")
-        if self.suffix:
-            raise NotSupported("suffix", "leave it out")
+        self._refuse("suffix")
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
@@ -319,7 +324,12 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     top_logprobs: Logprobs | None = None
     tools: list[Any] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    """Whether the prompt ends with the opening of the answer; by default it does."""
+    continue_final_message: bool | None = None
+    echo: bool | None = None
+    documents: list[Any] | None = None
+    chat_template: str | None = None
 
     @property
     def length_field(self) -> str:
@@ -338,7 +348,9 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
     def prompts(self, tokenizer: Tokenizer) -> list[Prompt]:
         """Return the rendered chat."""
-        text = tokenizer.render_chat([(message.role, message.text) for message in self.messages])
+        turns = [(message.role, message.text) for message in self.messages]
+        opens_answer = self.add_generation_prompt is not False
+        text = tokenizer.render_chat(turns, opens_answer=opens_answer)
         special = bool(self.add_special_tokens)
         return [Prompt(tokenizer.encode(text, add_special_tokens=special), text)]
 
@@ -349,6 +361,10 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
             raise InvalidRequest("top_logprobs", "top_logprobs: only allowed when logprobs is true")
         if self.tool_choice not in (None, "none") and not self.tools:
             raise InvalidRequest("tool_choice", "tool_choice: only allowed with tools; send some")
+
+    def _check_supported(self) -> None:
+        super()._check_supported()
+        self._refuse("continue_final_message", "echo", "documents", "chat_template")
 
 
 def parse_chat(body: bytes) -> ChatRequest:

@@ -119,7 +119,7 @@ def _structured(request: GenerationRequest, seed: int) -> str | None:
             return _json_text(_schema(outputs.json), seed, "structured_outputs.json")
         if outputs.json_object:
             return _json_text({"type": "object"}, seed, "structured_outputs.json_object")
-    if isinstance(request, ChatRequest) and request.response_format is not None:
+    if request.response_format is not None:
         return _formatted(request.response_format, seed)
     return None
 
@@ -136,12 +136,11 @@ def _formatted(response_format: dict[str, Any], seed: int) -> str | None:
             raise InvalidRequest(
                 "response_format", "response_format.json_schema.schema: must be a JSON schema"
             )
-        case {"type": str() as kind}:
-            raise NotSupported(
-                "response_format",
-                f"type {kind[:40]!r} is not one of text, json_object, json_schema",
-            )
-    raise InvalidRequest("response_format", "response_format.type: is missing; add it")
+        case {"type": "structural_tag"}:
+            raise NotSupported("response_format", "use type json_object or json_schema")
+    raise InvalidRequest(
+        "response_format", "response_format.type: must be text, json_object or json_schema"
+    )
 
 
 _ANY_OBJECT = {
