@@ -64,14 +64,15 @@ def decode_body(body: JsonObject, kv_transfer_params: object) -> JsonObject:
 def with_usage(body: JsonObject) -> tuple[JsonObject, bool]:
     """Ask for the usage of a stream; return the body and whether the client had not asked.
 
-    The frontend measures sequence lengths by it and takes the extra chunk out again.
+    The frontend measures sequence lengths by it and takes the extra chunk out again; what its
+    client is to see (`system_fingerprint`), the worker then puts on the chunk before it.
     """
     options = body.get("stream_options")
     if body.get("stream") is not True or not (options is None or isinstance(options, dict)):
         return body, False
     if options is not None and options.get("include_usage"):
         return body, False
-    asked = {**(options or {}), "include_usage": True}
+    asked = {**(options or {}), "include_usage": True, "usage_is_hidden": True}
     if "continuous_usage_stats" in asked:
         asked["continuous_usage_stats"] = False  # without include_usage it means nothing
     return {**body, "stream_options": asked}, True

@@ -6,10 +6,7 @@ from typing import Final
 import msgspec
 
 _TYPES: Final = {
-    HTTPStatus.BAD_REQUEST: "BadRequestError",
     HTTPStatus.NOT_FOUND: "NotFoundError",
-    HTTPStatus.METHOD_NOT_ALLOWED: "BadRequestError",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "BadRequestError",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailableError",
 }
 UNAUTHORIZED: Final = b'{"error":"Unauthorized"}'
@@ -34,7 +31,8 @@ class RequestFailed(Exception):
 
 def error_body(status: HTTPStatus, message: str) -> bytes:
     """Return the JSON of an error object."""
-    kind = _TYPES.get(status, "InternalServerError")
+    is_clients = status < HTTPStatus.INTERNAL_SERVER_ERROR
+    kind = _TYPES.get(status, "BadRequestError" if is_clients else "InternalServerError")
     return msgspec.json.encode(
         {"error": {"message": message, "type": kind, "param": None, "code": int(status)}}
     )

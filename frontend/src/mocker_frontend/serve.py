@@ -11,6 +11,7 @@ from aiohttp import web
 from mocker_frontend.config import FrontendConfig
 from mocker_frontend.discovery import discover
 from mocker_frontend.exposition import Exposition
+from mocker_frontend.http_server import running_server
 from mocker_frontend.lifecycle import Lifecycle
 from mocker_frontend.orchestration import Orchestrator
 from mocker_frontend.passthrough import Passthrough
@@ -84,18 +85,14 @@ class Frontend:
 
     @asynccontextmanager
     async def _listening(self) -> AsyncIterator[None]:
-        runner = web.AppRunner(
+        async with running_server(
             self._server().application(api_keys=self.config.api_keys),
-            access_log=None,
-            handler_cancellation=True,  # a client that leaves ends its requests to the workers
-            shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+            shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
             max_headers=_MOST_HEADERS,
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
             keepalive_timeout=_KEEPALIVE_S,
-        )
-        await runner.setup()
-        try:
+        ) as runner:
             await web.TCPSite(runner, self.config.host, self.config.port, backlog=4096).start()
             url = f"http://{self.config.host}:{runner.addresses[0][1]}"
             log.info(
@@ -107,8 +104,6 @@ class Frontend:
             )
             self.listening.set_result(url)
             yield
-        finally:
-            await runner.cleanup()
 
     def _server(self) -> Server:
         exposition = Exposition(

@@ -130,7 +130,9 @@ class Server:
         try:
             response, outcome, usage = await exchange.run(self._orchestrator, record)
             return response
-        except RequestFailed:
+        except ConnectionResetError:  # the client has left
+            raise
+        except Exception:
             outcome = Outcome.ERROR
             raise
         finally:

@@ -59,20 +59,23 @@ def test_the_legs_leave_the_original_alone():
     assert repr(BODY) == before
 
 
+HIDDEN = {"include_usage": True, "usage_is_hidden": True}
+
+
 @pytest.mark.parametrize(
     ("body", "expected", "hidden"),
     [
         ({}, {}, False),
         ({"stream": False}, {"stream": False}, False),
-        ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}, True),
+        ({"stream": True}, {"stream": True, "stream_options": HIDDEN}, True),
         (
             {"stream": True, "stream_options": None},
-            {"stream": True, "stream_options": {"include_usage": True}},
+            {"stream": True, "stream_options": HIDDEN},
             True,
         ),
         (
             {"stream": True, "stream_options": {"include_usage": False, "x": 1}},
-            {"stream": True, "stream_options": {"include_usage": True, "x": 1}},
+            {"stream": True, "stream_options": HIDDEN | {"x": 1}},
             True,
         ),
         (
@@ -82,10 +85,7 @@ def test_the_legs_leave_the_original_alone():
         ),
         (
             {"stream": True, "stream_options": {"continuous_usage_stats": True}},
-            {
-                "stream": True,
-                "stream_options": {"include_usage": True, "continuous_usage_stats": False},
-            },
+            {"stream": True, "stream_options": HIDDEN | {"continuous_usage_stats": False}},
             True,
         ),
         ({"stream": True, "stream_options": 5}, {"stream": True, "stream_options": 5}, False),

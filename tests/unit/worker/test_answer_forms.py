@@ -27,9 +27,14 @@ TOOL = {
 
 
 @pytest.mark.parametrize(
-    "choice", ["auto", "required", {"type": "function", "function": {"name": "weather"}}]
+    ("choice", "reason"),
+    [
+        ("auto", "tool_calls"),
+        ("required", "tool_calls"),
+        ({"type": "function", "function": {"name": "weather"}}, "stop"),
+    ],
 )
-async def test_a_tool_call_has_arguments_of_the_schema(run_worker, choice):
+async def test_a_tool_call_has_arguments_of_the_schema(run_worker, choice, reason):
     async with run_worker() as worker, client_of(worker) as client:
         asked = {"model": "mock", "messages": MESSAGES, "tools": [TOOL], "tool_choice": choice}
         answer = await client.chat.completions.create(**asked)
@@ -40,11 +45,13 @@ async def test_a_tool_call_has_arguments_of_the_schema(run_worker, choice):
 
         (call,) = answer.choices[0].message.tool_calls
         arguments = json.loads(call.function.arguments)
-        assert answer.choices[0].finish_reason == deltas[-1].finish_reason == "tool_calls"
-        assert call.function.name == deltas[0].delta.tool_calls[0].function.name == "weather"
+        assert answer.choices[0].finish_reason == deltas[-1].finish_reason == reason
+        opening, *parts = deltas
+        assert (opening.delta.role, opening.delta.content) == ("assistant", "")
+        assert call.function.name == parts[0].delta.tool_calls[0].function.name == "weather"
         assert isinstance(arguments["city"], str)
         assert arguments.get("days", 1) >= 1
-        streamed = "".join(item.delta.tool_calls[0].function.arguments for item in deltas)
+        streamed = "".join(item.delta.tool_calls[0].function.arguments for item in parts)
         assert isinstance(json.loads(streamed)["city"], str)
 
 

@@ -175,14 +175,33 @@ async def test_an_echo_puts_the_prompt_before_the_answer(run_worker):
         assert alone["usage"]["completion_tokens"] == 0
 
 
-async def test_an_echo_alone_is_streamed_with_its_tokens(run_worker):
+@pytest.mark.parametrize("max_tokens", [0, 3])
+async def test_a_prompt_whose_tokens_are_told_is_not_echoed_as_text(run_worker, max_tokens):
+    """As in vLLM, which has the prompt in `prompt_token_ids` and in the log probabilities only."""
     async with run_worker() as worker:
-        (chunk,) = await stream(
-            worker, prompt=[100, 101], max_tokens=0, echo=True, return_token_ids=True
-        )
+        options = {"prompt": [100, 101], "max_tokens": max_tokens, "seed": 1}
+        options |= {"echo": True, "logprobs": 1}
+        whole = await complete(worker, return_token_ids=True, **options)
+        chunks = await stream(worker, return_token_ids=True, **options)
 
-        assert chunk["choices"][0]["prompt_token_ids"] == [100, 101]
-        assert chunk["choices"][0]["token_ids"] == [100, 101]
+        (choice,) = whole["choices"]
+        first, *_ = streamed = [chunk["choices"][0] for chunk in chunks]
+        assert len(choice["text"].split()) == len(choice["token_ids"]) == max_tokens
+        assert len(choice["logprobs"]["tokens"]) == 2 + max_tokens
+        assert choice["prompt_token_ids"] == first["prompt_token_ids"] == [100, 101]
+        assert len([token for item in streamed for token in item["token_ids"]]) == max_tokens
+        offsets = [offset for item in streamed for offset in item["logprobs"]["text_offset"]]
+        assert offsets == choice["logprobs"]["text_offset"]
+
+
+async def test_text_that_is_held_back_for_a_stop_string_moves_no_offset(run_worker):
+    async with run_worker() as worker:
+        options = {"prompt": "x", "seed": 5, "max_tokens": 60, "logprobs": 0, "stop": [" where"]}
+        whole = await complete(worker, **options)
+        chunks = await stream(worker, **options)
+
+        offsets = [at for chunk in chunks for at in chunk["choices"][0]["logprobs"]["text_offset"]]
+        assert offsets == whole["choices"][0]["logprobs"]["text_offset"]
 
 
 async def test_without_alternatives_a_completion_tells_of_its_own_tokens(run_worker):
@@ -292,3 +311,28 @@ async def test_a_prompt_can_be_truncated_from_the_left(run_worker):
         )
 
         assert answer["choices"][0]["prompt_token_ids"] == [25, 26, 27, 28, 29]
+
+
+async def test_a_prompt_can_be_truncated_from_the_right(run_worker):
+    async with run_worker() as worker:
+        answer = await complete(
+            worker,
+            prompt=list(range(30)),
+            truncate_prompt_tokens=5,
+            truncation_side="right",
+            return_token_ids=True,
+        )
+
+        assert answer["choices"][0]["prompt_token_ids"] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("keep", [-1, 14, 15, 99])
+async def test_a_truncated_prompt_leaves_room_for_its_answer(run_worker, keep):
+    async with run_worker(max_model_len=20) as worker:
+        body = {"prompt": list(range(30)), "truncate_prompt_tokens": keep, "max_tokens": 6}
+        status, answer = await post(worker, "/v1/completions", body)
+
+        if keep > 14:
+            assert (status, answer["error"]["param"]) == (400, "truncate_prompt_tokens")
+        else:
+            assert answer["usage"]["prompt_tokens"] == 14

@@ -41,7 +41,7 @@ class Response(Connection):
         await asyncio.sleep(0)
 
 
-def answer_of(*, choices=1, **fields):
+def answer_of(*, choices=1, breaks=False, **fields):
     request = parse_completion(json.dumps({"prompt": "x"} | fields).encode())
     options = TextOptions.of(request, TOKENIZER)
     prompt = Prompt((7,), "x")
@@ -50,12 +50,16 @@ def answer_of(*, choices=1, **fields):
         for index in range(choices)
     ]
     finished = []
-    make = StreamedAnswer if request.stream else WholeAnswer
-    more = {"continuous_usage": False} if request.stream else {}
-    answer = make(made, finished.append, **more)
     head = AnswerHead(is_chat=False, answer_id="a", model="m", created_s=7)
     texts = generated_json(TOKENIZER)
-    return answer, AnswerFormat(head, request, TOKENIZER, texts=texts, extra={}), finished
+    answer_format = AnswerFormat(head, request, TOKENIZER, texts=texts, extra={})
+    if request.stream:
+        answer = StreamedAnswer(
+            made, finished.append, answer_format, continuous_usage=False, breaks=breaks
+        )
+    else:
+        answer = WholeAnswer(made, finished.append)
+    return answer, answer_format, finished
 
 
 def texts_of(events):
@@ -63,28 +67,28 @@ def texts_of(events):
     return [chunk["choices"][0]["text"] for chunk in chunks]
 
 
-async def test_an_engine_that_was_ahead_of_a_stop_string_changes_nothing():
-    """Tokens of several passes may wait for the head of the response."""
-    answer, answer_format, finished = answer_of(stream=True, stop=" of")
+async def test_a_stop_string_ends_a_choice_before_the_head_of_the_response_is_written():
+    """Tokens of several passes may wait for it; what comes after the string changes nothing."""
+    answer, _, finished = answer_of(stream=True, stop=" of")
     (choice,) = answer.choices
     for token_id in (100, 101, 102, 103):  # the of and to
         choice.take([token_id], None)
+    assert finished == [choice]
     response = Response()
     async with asyncio.timeout(PATIENCE_S):
-        await answer.begin(Connection(), response, answer_format)
+        await answer.begin(Connection(), response)
         events = await answer.end(include_usage=False)
 
     assert "".join(texts_of(response.by_aiohttp + events)) == " the"
-    assert finished == [choice]
     assert choice.num_tokens == 2
 
 
 async def test_tokens_that_come_while_the_head_is_written_follow_it():
-    answer, answer_format, _ = answer_of(stream=True)
+    answer, _, _ = answer_of(stream=True)
     (choice,) = answer.choices
     http, response = Connection(), Response()
     choice.take([100], None)
-    begin = asyncio.create_task(answer.begin(http, response, answer_format))
+    begin = asyncio.create_task(answer.begin(http, response))
     await asyncio.sleep(0)
     choice.take([101], None)
     await begin
@@ -104,11 +108,11 @@ async def test_tokens_that_come_while_the_head_is_written_follow_it():
 
 async def test_tokens_behind_a_stop_string_write_nothing_while_other_choices_go_on():
     """An empty chunk is the end of a response."""
-    answer, answer_format, finished = answer_of(stream=True, choices=2, stop=" of")
+    answer, _, finished = answer_of(stream=True, choices=2, stop=" of")
     stopped, other = answer.choices
     http, response = Connection(), Response()
     other.take([100], None)
-    begin = asyncio.create_task(answer.begin(http, response, answer_format))
+    begin = asyncio.create_task(answer.begin(http, response))
     while not response.by_aiohttp:  # noqa: ASYNC110 - nothing announces that the write began
         await asyncio.sleep(0)
     stopped.take([101], None)
@@ -122,23 +126,38 @@ async def test_tokens_behind_a_stop_string_write_nothing_while_other_choices_go_
     assert texts_of(end)[-1].endswith(" to")
 
 
+async def test_a_stream_that_is_to_break_tells_one_token():
+    answer, _, _ = answer_of(stream=True, breaks=True)
+    (choice,) = answer.choices
+    response = Response()
+    choice.take([100, 101], None)
+    begin = asyncio.create_task(answer.begin(Connection(), response))
+    choice.take([102], None)
+    while not response.by_aiohttp:  # noqa: ASYNC110 - nothing announces that the write began
+        await asyncio.sleep(0)
+    choice.take([103], FinishReason.LENGTH)
+    await begin
+
+    assert texts_of(response.by_aiohttp) == [" the"]
+
+
 async def test_a_client_of_http_1_0_gets_no_chunks():
-    answer, answer_format, _ = answer_of(stream=True)
+    answer, _, _ = answer_of(stream=True)
     (choice,) = answer.choices
     http = Connection(HttpVersion10)
     choice.take([100], None)
-    await answer.begin(http, Response(), answer_format)
+    await answer.begin(http, Response())
     choice.take([101], None)
 
     assert texts_of(http.raw) == [" of"]
 
 
 async def test_nothing_is_written_to_a_client_that_has_left():
-    answer, answer_format, _ = answer_of(stream=True)
+    answer, _, _ = answer_of(stream=True)
     (choice,) = answer.choices
     http = Connection()
     choice.take([100], None)
-    await answer.begin(http, Response(), answer_format)
+    await answer.begin(http, Response())
     http.is_gone = True
     choice.take([101], None)
 

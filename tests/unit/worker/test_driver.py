@@ -67,12 +67,16 @@ class RecordingSink:
     def __init__(self):
         self.kv_events = []
         self.passes = []
+        self.loads = []
 
     def publish_kv_events(self, dp_rank, events):
         self.kv_events += events
 
     def publish_pass(self, dp_rank, report):
         self.passes.append(report)
+
+    def publish_load(self, dp_rank, load):
+        self.loads.append(load)
 
 
 class Collector:
@@ -279,6 +283,25 @@ async def test_an_idle_rank_sends_a_heartbeat_every_second():
         assert rig.sink.passes[0].scheduled.num_decode_requests == 0
 
 
+@pytest.mark.parametrize("end", ["length", "finish", "cancel"])
+async def test_a_rank_that_becomes_idle_says_at_once_that_nothing_is_in_use(end):
+    """However its last request ended: with short pauses there is never a heartbeat."""
+    async with running() as rig:
+        assert rig.sink.loads == []
+        if end == "finish":
+            submit_stopper(rig, 1, max_tokens=9)
+        else:
+            stream = rig.submit(max_tokens=1 if end == "length" else 9)
+        await rig.clock.move_to(0.1)
+        if end == "cancel":
+            rig.driver.cancel(stream)
+            await rig.clock.move_to(0.11)
+        (load,) = rig.sink.loads
+
+        assert rig.sink.passes[-1].load.num_running == 1
+        assert (load.num_running, load.num_waiting, load.kv_used_blocks) == (0, 0, 0)
+
+
 async def test_a_request_after_idling_starts_its_pass_at_once():
     async with running() as rig:
         await rig.clock.move_to(0.5)
@@ -356,18 +379,63 @@ async def test_stopping_leaves_a_finished_stream_its_tokens():
         assert rig.driver.stats.finished_requests["abort"] == 0
 
 
-async def test_a_consumer_that_has_enough_ends_its_request_as_stopped():
-    async with running() as rig:
-        stream = rig.submit(max_tokens=20)
-        await rig.clock.move_to(0.1)
-        rig.driver.finish(stream)
-        await rig.clock.move_to(0.11)
+class Stopper(Collector):
+    """A consumer that has enough after so many tokens."""
 
-        assert len(stream.consumer.tokens) == 1
+    def __init__(self, driver, enough):
+        super().__init__()
+        self.driver, self.enough = driver, enough
+        self.stream = None
+
+    def take(self, token_ids, finish_reason):
+        super().take(token_ids, finish_reason)
+        if len(self.tokens) >= self.enough:
+            self.driver.finish(self.stream)
+
+
+def submit_stopper(rig, enough, *, max_tokens):
+    stopper = Stopper(rig.driver, enough)
+    request = Request("a", range(8), max_tokens)
+    stopper.stream = rig.driver.submit(request, stopper, may_stop=True)
+    return stopper
+
+
+@pytest.mark.parametrize("max_tokens", [2, 20])
+async def test_a_consumer_that_has_enough_ends_its_request_as_stopped(max_tokens):
+    """Also with the token that ends it anyway."""
+    async with running() as rig:
+        stopper = submit_stopper(rig, 2, max_tokens=max_tokens)
+        for time_s in (0.1, 0.11, 0.12):
+            await rig.clock.move_to(time_s)
+
+        assert len(stopper.tokens) == 2
         stats = rig.driver.stats
-        assert stats.finished_requests["stop"] == 1
-        assert stats.request_generation_tokens.sum == stats.generation_tokens == 1
-        assert rig.engine.kv_usage_ratio == 0
+        assert stats.finished_requests == dict.fromkeys(stats.finished_requests, 0) | {"stop": 1}
+        assert stats.request_generation_tokens.sum == stats.generation_tokens == 2
+        assert stats.e2e.count == 1
+        assert not rig.engine.has_unfinished_requests
+        assert rig.driver.num_running == rig.driver.kv_usage_ratio == 0
+
+
+async def test_nothing_is_computed_after_the_token_that_was_enough():
+    """Not even where several passes share a turn of the loop."""
+    async with running(speedup_ratio=0.0, num_gpu_blocks=64) as rig:
+        clock, run_pass = rig.clock, rig.engine.run_pass
+
+        async def slow_turn(deadline_s):
+            clock.time_s += 1.0
+            await asyncio.sleep(0)
+
+        passes = []
+        rig.engine.run_pass = lambda: passes.append(1) or run_pass()
+        clock.sleep_until = slow_turn
+        stopper = submit_stopper(rig, 7, max_tokens=100)
+        while stopper.stream.is_open:  # noqa: ASYNC110 - the loop must turn, not time go by
+            await asyncio.sleep(0)
+
+        assert stopper.shares == [1] * 7
+        assert len(passes) == 7
+        assert rig.driver.stats.generation_tokens == 7
 
 
 async def test_new_requests_that_have_a_slot_are_not_queued():

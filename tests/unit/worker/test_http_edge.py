@@ -38,6 +38,17 @@ async def raw(worker, request):
         writer.close()
 
 
+async def answer_to(worker, request):
+    """Send bytes and listen until the worker closes the connection."""
+    host, port = worker.listening.result().removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request)
+    try:
+        return await asyncio.wait_for(reader.read(), PATIENCE_S)
+    finally:
+        writer.close()
+
+
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/none", "/v1/models/", "/%ff", "/tokenize/x"])
 async def test_unknown_routes_are_not_found(run_worker, path):
     async with run_worker() as worker:
@@ -135,6 +146,45 @@ async def test_what_is_no_http_does_not_disturb_the_worker(run_worker, request_b
         assert not answer or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
         assert (await call(worker, "GET", "/health"))[0] == 200
         assert worker.lifecycle.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "reason"),
+    [
+        (b"nonsense\r\n\r\n", 400, "Invalid method"),
+        (b"GET /health HTTP/9.9\r\n\r\n", 400, "HTTP version"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 70_000 + b"\r\n\r\n", 400, "bytes"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"A: 1\r\n" * 300 + b"\r\n", 400, "headers"),
+        (b"GET /health HTTP/1.1\r\nHost x\r\n\r\n", 400, "header"),
+        (
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+            400,
+            "Content-Length",
+        ),
+        (
+            b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            400,
+            "chunk",
+        ),
+        (
+            b"GET /health HTTP/1.1\r\nHost: x\r\nExpect: wonders\r\nConnection: close\r\n\r\n",
+            417,
+            "Expectation",
+        ),
+    ],
+)
+async def test_what_reaches_no_handler_has_the_form_of_all_errors(
+    run_worker, request_bytes, status, reason
+):
+    async with run_worker() as worker:
+        head, _, body = (await answer_to(worker, request_bytes)).partition(b"\r\n\r\n")
+
+        error = json.loads(body)["error"]
+        assert int(head.split()[1]) == error["code"] == status
+        assert b"application/json" in head
+        assert error["type"] == "BadRequestError"
+        assert reason in error["message"]
+        assert len(error["message"]) < 300
 
 
 class Broken:

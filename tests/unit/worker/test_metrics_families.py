@@ -93,6 +93,9 @@ class NoSink:
     def publish_pass(self, dp_rank, report):
         pass
 
+    def publish_load(self, dp_rank, load):
+        pass
+
 
 class StillClock:
     def now_s(self):

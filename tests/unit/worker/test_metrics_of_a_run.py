@@ -51,6 +51,9 @@ class NoSink:
     def publish_pass(self, dp_rank, report):
         pass
 
+    def publish_load(self, dp_rank, load):
+        pass
+
 
 class Client:
     """Counts its tokens, and may do something when it has so many."""
@@ -83,11 +86,13 @@ class Rig:
         )
         self._num_requests = 0
 
-    def submit(self, prompt=range(8), max_tokens=5, *, client=None, group=None, **settings):
+    def submit(
+        self, prompt=range(8), max_tokens=5, *, client=None, group=None, may_stop=False, **settings
+    ):
         client = client or Client()
         self._num_requests += 1
         request = Request(f"request-{self._num_requests}", prompt, max_tokens, **settings)
-        client.stream = self.rank.submit(request, client, group=group)
+        client.stream = self.rank.submit(request, client, group=group, may_stop=may_stop)
         return client
 
     def read(self):
@@ -205,7 +210,7 @@ async def test_values_fall_when_the_last_client_ends_its_request_itself(end):
     async with running() as rig:
         client = Client(after=3, then=lambda: (leave(client.stream), client.done.set()))
         leave = getattr(rig.rank, end)
-        await served(rig.submit(client=client, max_tokens=50))
+        await served(rig.submit(client=client, max_tokens=50, may_stop=end == "finish"))
         read = rig.read()
 
     assert client.num_tokens == 3
@@ -384,6 +389,22 @@ async def test_cancelled_newcomers_never_make_the_queue_negative():
         rig.rank.cancel(client.stream)
 
     assert num_waiting(rig.rank) == 0
+
+
+async def test_cancelled_newcomers_hide_nobody_who_waits():
+    async with running(max_num_seqs=2, num_gpu_blocks=8) as rig:
+        seen = []
+
+        def come_and_go():
+            for client in [rig.submit() for _ in range(3)]:
+                rig.rank.cancel(client.stream)
+            seen.append(num_waiting(rig.rank))
+
+        running_one = Client(after=1, then=come_and_go)
+        first = rig.submit(range(20), max_tokens=9, client=running_one)
+        await served(first, rig.submit(range(40, 60), max_tokens=9))
+
+    assert seen == [1]
 
 
 def test_throughput_is_the_mean_of_the_latest_seconds():

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 from mocker_protocol.event_plane import decode_envelope
@@ -94,6 +95,23 @@ async def test_each_pass_is_told_and_a_load_only_when_it_changed():
         loads = connection.sent_on(LOAD_SUBJECTS[NatsFormat.JETSTREAM])
         ranks = [decode_load_event(m).data.worker_stats.data_parallel_rank for m in loads]
         assert ranks == [0, 1]
+
+
+async def test_a_load_can_be_told_between_passes():
+    async with reporter_of(NatsFormat.JETSTREAM) as (reporter, connection):
+        reporter.publish(0, report())
+        for _ in range(2):
+            reporter.publish_load(0, msgspec.structs.replace(LOAD, num_running=0))
+        reporter.publish(0, report())
+        connection.is_up = False
+        reporter.publish_load(0, LOAD)
+        await settle()
+
+        assert len(connection.sent_on(FPM_SUBJECT)) == 2
+        loads = connection.sent_on(LOAD_SUBJECTS[NatsFormat.JETSTREAM])
+        slots = [decode_load_event(m).data.worker_stats.request_active_slots for m in loads]
+        assert slots == [2, 0, 2]
+        assert (reporter.dropped_passes, reporter.dropped_loads) == (0, 1)
 
 
 async def test_a_load_event_of_07_has_the_figures_of_the_engine():

@@ -155,16 +155,17 @@ def test_a_tool_call_names_the_function_first_and_then_its_arguments():
     answer_format = format_of(CHAT)
 
     (opening,) = events(answer_format.opening(choice, None))
+    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     pieces = choice.read(script.token_ids, FinishReason.STOP)
     chunks = [events(answer_format.piece(choice, piece, None))[0] for piece in pieces]
 
-    (call,) = opening["choices"][0]["delta"]["tool_calls"]
-    assert call == {
+    deltas = [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in chunks]
+    assert deltas[0] == {
         "index": 0,
         "id": "call_1",
         "type": "function",
-        "function": {"name": "f", "arguments": ""},
+        "function": {"name": "f", "arguments": deltas[0]["function"]["arguments"]},
     }
-    deltas = [chunk["choices"][0]["delta"]["tool_calls"][0] for chunk in chunks]
+    assert all(delta.keys() == {"index", "function"} for delta in deltas[1:])
     assert "".join(delta["function"]["arguments"] for delta in deltas) == '{"a":1}'
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"

@@ -19,6 +19,17 @@ class Mode(StrEnum):
     ECHO = "echo"
 
 
+class FingerprintMode(StrEnum):
+    """What the `system_fingerprint` of answers consists of (vLLM's words)."""
+
+    FULL = "full"
+    """Version, data parallelism if there is any, and a hash of model and engine arguments."""
+    HASH = "hash"
+    """The same without the parallelism."""
+    CUSTOM = "custom"
+    NONE = "none"
+
+
 class NatsFormat(StrEnum):
     """How KV events go to NATS."""
 
@@ -42,6 +53,9 @@ class ServerOptions:
     """Keys that `/v1` takes; empty: no key is needed."""
     request_id_headers: bool = False
     """Whether answers carry `X-Request-Id`."""
+    fingerprint_mode: FingerprintMode = FingerprintMode.FULL
+    fingerprint_value: str | None = None
+    """The fingerprint of mode `custom`."""
     metrics_dialects: frozenset[str] = frozenset({"vllm"})
     tokenizer_path: Path | None = None
     """A Hugging Face tokenizer.json, or its directory; None: the built-in tokenizer."""

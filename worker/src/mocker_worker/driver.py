@@ -5,10 +5,12 @@ delivered when it has ended, all in one go. Passes that follow each other are ch
 deadline, so timers that fire late do not slow the engine down. A driver that fell behind makes up
 for it by passes that end at once, unless it is half a second or more: then it starts afresh.
 Where passes are shorter than the event loop can turn, as many are run per turn as take as long as
-the turn, half as long if streams are few, and a stream gets their tokens at once.
+the turn, half as long if streams are few, and a stream gets their tokens at once. A consumer that
+may end its request gets its token with every pass, so that nothing is computed or counted after it.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -87,8 +89,10 @@ class EngineDriver:
         """What the end of the pass that is under way delivers."""
         self._fed: list[TokenStream] = []
         """Streams with tokens for their consumers."""
-        self._num_new = 0
-        """Requests that no pass has looked at yet."""
+        self._may_stop: dict[TokenStream, None] = {}
+        """Open streams whose consumers may end them, in the order of their arrival."""
+        self._new: set[TokenStream] = set()
+        """Open streams whose requests no pass has looked at yet."""
         self._is_stopped = False
         self._work = asyncio.Event()
         self._running_in_pass = 0
@@ -113,12 +117,17 @@ class EngineDriver:
     def num_queued(self) -> int:
         """Requests that wait for lack of room; new ones that the next pass has slots for do not."""
         engine, waiting = self.engine, self.engine.num_waiting
-        new = min(self._num_new, waiting)
+        new = len(self._new)
         slots = (engine.args.max_num_seqs or new + engine.num_running) - engine.num_running
         return waiting - min(new, max(slots, 0))
 
     def submit(
-        self, request: Request, consumer: TokenConsumer, *, group: RequestGroup | None = None
+        self,
+        request: Request,
+        consumer: TokenConsumer,
+        *,
+        group: RequestGroup | None = None,
+        may_stop: bool = False,
     ) -> TokenStream:
         """Give a request to the engine; it joins the next pass.
 
@@ -126,6 +135,7 @@ class EngineDriver:
             request: A new request.
             consumer: Gets its tokens, never before this call returns.
             group: The other answers to the same prompt.
+            may_stop: Whether the consumer may `finish` it.
 
         Raises:
             RequestRefused: if it can never fit.
@@ -136,7 +146,9 @@ class EngineDriver:
         self.engine.add_request(request)
         stream = TokenStream(request, consumer, RequestTimes(self._clock.now_s(), group))
         self._streams[request.request_id] = stream
-        self._num_new += 1
+        if may_stop:
+            self._may_stop[stream] = None
+        self._new.add(stream)
         self._work.set()
         return stream
 
@@ -149,9 +161,11 @@ class EngineDriver:
         self._close(stream, "abort")
 
     def finish(self, stream: TokenStream) -> None:
-        """End a stream whose consumer saw a stop string; the engine goes on without it."""
-        under_way = sum(delivered is stream for delivered, _, _ in self._deliveries)
-        self._close(stream, "stop", undelivered_tokens=under_way)
+        """End a stream whose consumer saw a stop string in what it takes right now.
+
+        Only for streams that were submitted with `may_stop`; does nothing once it is finished.
+        """
+        self._close(stream, "stop")
 
     def stop(self) -> None:
         """End all streams that are open, those that wait for their last token included."""
@@ -175,12 +189,12 @@ class EngineDriver:
         turn_s = turn_began_s = 0.0
         while True:
             if not self.engine.has_unfinished_requests:
-                self._hand_out()
+                self._hand_out_all()
                 await self._idle()
                 pass_end_s = None
             now_s = self._clock.now_s()
             output = self.engine.run_pass()
-            self._num_new = 0
+            self._new.clear()
             if output is None:
                 pass_end_s = None
                 continue
@@ -194,16 +208,18 @@ class EngineDriver:
             passes_s = turn_s / 2 if output.num_running < _FEW_STREAMS else turn_s
             if is_long or now_s - turn_began_s >= passes_s:
                 turn_from_s = self._clock.now_s()
-                self._hand_out()
+                self._hand_out_all()
                 await self._clock.sleep_until(pass_end_s)
                 turn_began_s = self._clock.now_s()
                 turn_s = min(turn_began_s - max(turn_from_s, pass_end_s), _LONGEST_TURN_S)
             self._finish()
             if is_long:
-                self._hand_out()
+                self._hand_out_all()
 
     async def _idle(self) -> None:
-        """Wait for a request."""
+        """Wait for a request; who is told of load learns at once that there is none any more."""
+        if self._running_in_pass and self._sink.wants_passes:
+            self._sink.publish_load(self.dp_rank, self._load(0, self.engine.kv_usage_ratio))
         self._running_in_pass = 0
         self._usage_in_pass_ratio = self.engine.kv_usage_ratio
         self._work.clear()
@@ -258,6 +274,7 @@ class EngineDriver:
         deliveries, self._deliveries = self._deliveries, []
         stats, fed = self.stats, self._fed
         gaps: dict[float, int] = {}
+        ended: list[TokenStream] = []
         for stream, token_id, reason in deliveries:
             if not stream.is_open:
                 continue
@@ -272,28 +289,38 @@ class EngineDriver:
                 fed.append(stream)
             stream.pending.append(token_id)
             if reason is not None:
-                stream.is_open = False
                 stream.finish_reason = reason
-                stats.finished(stream.request, reason, times)
+                ended.append(stream)
         for last_s, count in gaps.items():
             stats.token_gaps(now_s - last_s, count)
+        if self._may_stop:
+            self._hand_out([*self._may_stop])
+        for stream in ended:
+            if stream.is_open and stream.finish_reason is not None:
+                self._end(stream, stream.finish_reason)
 
-    def _hand_out(self) -> None:
+    def _hand_out_all(self) -> None:
         """Give the consumers what passes have left for them."""
         fed, self._fed = self._fed, []
-        for stream in fed:
+        self._hand_out(fed)
+
+    def _hand_out(self, streams: Iterable[TokenStream]) -> None:
+        for stream in streams:
             token_ids, stream.pending = stream.pending, []
             if token_ids:
                 stream.consumer.take(token_ids, stream.finish_reason)
 
-    def _close(self, stream: TokenStream, reason: str, *, undelivered_tokens: int = 0) -> None:
+    def _end(self, stream: TokenStream, reason: str) -> None:
+        stream.is_open = False
+        self._may_stop.pop(stream, None)
+        self._new.discard(stream)
+        self.stats.finished(stream.request, reason, stream.times)
+
+    def _close(self, stream: TokenStream, reason: str) -> None:
         if not stream.is_open:
             return
-        stream.is_open = False
+        self._end(stream, reason)
         stream.pending = []
-        self.stats.finished(
-            stream.request, reason, stream.times, undelivered_tokens=undelivered_tokens
-        )
         request_id = stream.request.request_id
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]

@@ -7,7 +7,7 @@ long prompt costs tens of milliseconds, so the built-in tokenizer is the one for
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mocker_worker.tokenizer import (
     TOKEN_TEXTS,
@@ -100,9 +100,15 @@ class HfTokenizer:
         """Return a decoder for one answer."""
         return _HfStream(self)
 
-    def render_chat(self, messages: Sequence[tuple[str, str]], *, opens_answer: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        tools: Sequence[Any] = (),
+        opens_answer: bool = True,
+    ) -> str:
         """Return the prompt of a chat, in the form of the built-in tokenizer."""
-        return render_chat(messages, opens_answer=opens_answer)
+        return render_chat(messages, tools=tools, opens_answer=opens_answer)
 
     def _inside(self, token_id: int) -> str:
         """Return what a token adds inside of a text, where many decoders keep its space."""

@@ -23,7 +23,9 @@ from mocker_worker.server.admin import AdminApi
 from mocker_worker.server.app import build_app
 from mocker_worker.server.control import EngineControl
 from mocker_worker.server.faults import FaultPlan
+from mocker_worker.server.fingerprint import system_fingerprint
 from mocker_worker.server.generation import Generator
+from mocker_worker.server.http_server import running_server
 from mocker_worker.server.metrics import WorkerCounts, WorkerMetrics
 from mocker_worker.server.metrics_vllm import num_waiting
 from mocker_worker.server.openai import OpenAiApi
@@ -138,17 +140,13 @@ class Worker:
     @contextlib.asynccontextmanager
     async def _server(self) -> AsyncIterator[int]:
         """Serve HTTP; gives the port."""
-        runner = web.AppRunner(
+        async with running_server(
             self._app(),
-            access_log=None,
-            handler_cancellation=True,
-            shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+            shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
             max_headers=_MOST_HEADERS,
             max_line_size=_HEADER_BYTES,
             max_field_size=_HEADER_BYTES,
-        )
-        await runner.setup()
-        try:
+        ) as runner:
             await self._listen(runner)
             port = int(runner.addresses[0][1])
             url = _url(self.config.host, port)
@@ -156,10 +154,8 @@ class Worker:
             self._headers.listens_on(port)
             self.listening.set_result(url)
             yield port
-        finally:
-            await runner.cleanup()
 
-    async def _listen(self, runner: web.AppRunner) -> None:
+    async def _listen(self, runner: web.BaseRunner) -> None:
         host, port = self.config.host, self.config.port
         try:
             await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
@@ -183,6 +179,7 @@ class Worker:
             model_name=config.model_name,
             max_model_len=args.max_model_len or args.kv_capacity_tokens,
             faults=self._faults,
+            fingerprint=system_fingerprint(config.server, args, config.model_name),
         )
         parts = (
             api,

@@ -181,17 +181,14 @@ class RankStats:
         self.generation_tokens += count
         self.itl.observe(seconds, count)
 
-    def finished(
-        self, request: Request, reason: str, times: RequestTimes, *, undelivered_tokens: int = 0
-    ) -> None:
+    def finished(self, request: Request, reason: str, times: RequestTimes) -> None:
         """Count a request that has ended for a reason of `FINISHED_REASONS`.
 
         One that was aborted is counted, and not observed: nobody saw how long it takes.
-        `undelivered_tokens` of its tokens came too late to be counted.
         """
         self.finished_requests[reason] += 1
         aborted = reason == "abort"
-        tokens = request.num_output_tokens - undelivered_tokens
+        tokens = request.num_output_tokens
         group = times.group or RequestGroup(1)
         longest_tokens = group.ended(None if aborted else tokens)
         if longest_tokens is not None:

@@ -85,7 +85,13 @@ class Tokenizer(Protocol):
     def stream_decoder(self) -> StreamDecoder:
         """Return a decoder for one answer."""
 
-    def render_chat(self, messages: Sequence[tuple[str, str]], *, opens_answer: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        tools: Sequence[Any] = (),
+        opens_answer: bool = True,
+    ) -> str:
         """Return the prompt of a chat; see the function of this name."""
 
 
@@ -131,9 +137,15 @@ class BuiltinTokenizer:
         """Return a decoder for one answer."""
         return _BuiltinStream()
 
-    def render_chat(self, messages: Sequence[tuple[str, str]], *, opens_answer: bool = True) -> str:
+    def render_chat(
+        self,
+        messages: Sequence[tuple[str, str]],
+        *,
+        tools: Sequence[Any] = (),
+        opens_answer: bool = True,
+    ) -> str:
         """Return the prompt of a chat."""
-        return render_chat(messages, opens_answer=opens_answer)
+        return render_chat(messages, tools=tools, opens_answer=opens_answer)
 
 
 class _Memo(dict[str, tuple[int, ...]]):
@@ -188,23 +200,36 @@ class _BuiltinStream:
         return self._utf8.decode(b"", final=True)
 
 
-def render_chat(messages: Sequence[tuple[str, str]], *, opens_answer: bool = True) -> str:
+def render_chat(
+    messages: Sequence[tuple[str, str]],
+    *,
+    tools: Sequence[Any] = (),
+    opens_answer: bool = True,
+) -> str:
     """Return the prompt of a chat given as (role, content) pairs.
 
     A conversation that goes on with the answer and further messages renders to a text that starts
-    with this one.
+    with this one. Tools stand in front, so that chats with the same ones share their blocks.
 
     Args:
         messages: Oldest first.
+        tools: What the assistant may call, as JSON; the order of keys does not matter.
         opens_answer: Whether the text ends where the assistant's answer begins.
     """
-    turns = (f"<|{role}|>\n{content}<|end|>\n" for role, content in messages)
+    turns = [f"<|{role}|>\n{content}<|end|>\n" for role, content in messages]
+    if tools:
+        turns.insert(0, f"<|tools|>\n{_tools_text(tools)}<|end|>\n")
     return "".join(turns) + ("<|assistant|>\n" if opens_answer else "")
 
 
 def tool_calls_text(tool_calls: Sequence[Any]) -> str:
     """Return how an assistant's earlier tool calls appear in the prompt."""
     return json.dumps(tool_calls, sort_keys=True, separators=(",", ":"))
+
+
+def _tools_text(tools: Sequence[Any]) -> str:
+    """Return one line of JSON per tool, in letters as they are: templates of models do both."""
+    return "\n".join(json.dumps(tool, sort_keys=True, ensure_ascii=False) for tool in tools)
 
 
 def _space_before_text(text: str, start: int) -> int:

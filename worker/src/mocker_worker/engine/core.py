@@ -97,6 +97,20 @@ class EngineCore:
         Raises:
             RequestRefused: if it can never finish here, or its id is in use.
         """
+        self.check_request(request)
+        request.sampling_seed = stream_seed(self.args.seed, request.request_id, request.seed)
+        request.limit(self._max_model_len)
+        request.arrival = self._num_arrived
+        self._num_arrived += 1
+        self._requests[request.request_id] = request
+        self._scheduler.waiting.append(request)
+
+    def check_request(self, request: Request) -> None:
+        """See that a request can be added now; nothing changes but the length of its answer.
+
+        Raises:
+            RequestRefused: as `add_request`.
+        """
         if request.request_id in self._requests:
             raise RequestRefused(
                 request.request_id, "request_id", "is in use by an unfinished request; use another"
@@ -104,12 +118,6 @@ class EngineCore:
         if self.args.worker_type is WorkerType.PREFILL:
             request.max_tokens = min(request.max_tokens, 1)
         check_admissible(request, self.args)
-        request.sampling_seed = stream_seed(self.args.seed, request.request_id, request.seed)
-        request.limit(self._max_model_len)
-        request.arrival = self._num_arrived
-        self._num_arrived += 1
-        self._requests[request.request_id] = request
-        self._scheduler.waiting.append(request)
 
     def abort_request(self, request_id: str) -> bool:
         """Drop an unfinished request and free its slot and blocks at once.

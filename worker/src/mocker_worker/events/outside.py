@@ -13,7 +13,7 @@ from mocker_protocol.kv_events import KvCacheEvent
 from mocker_worker.config import WorkerConfig
 from mocker_worker.events.ending import end
 from mocker_worker.events.hub import KvEventHub
-from mocker_worker.events.sink import CacheSnapshot, PassReport
+from mocker_worker.events.sink import CacheSnapshot, EngineLoad, PassReport
 
 if TYPE_CHECKING:
     from mocker_worker.events.nats_link import NatsLink
@@ -77,6 +77,11 @@ class OutsideWorld:
         """Take the metrics of one pass of a rank."""
         if self._nats is not None:
             self._nats.reports.publish(dp_rank, report)
+
+    def publish_load(self, dp_rank: int, load: EngineLoad) -> None:
+        """Take the load of a rank that has just become idle."""
+        if self._nats is not None:
+            self._nats.reports.publish_load(dp_rank, load)
 
     def counts(self) -> EventCounts:
         """Return what was published and what was dropped."""

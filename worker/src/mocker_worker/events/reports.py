@@ -152,8 +152,15 @@ class PassReporter:
         )
         message = self._envelopes.wrap(dp_rank, TOPIC, encode_forward_pass(metrics))
         self._put(_Report(self._subject, message, is_load=False))
-        if self._load is not None and report.load is not None:
-            self._publish_load(self._load, dp_rank, report.load)
+        if report.load is not None:
+            self._queue_load(dp_rank, report.load)
+
+    def publish_load(self, dp_rank: int, load: EngineLoad) -> None:
+        """Queue a load report alone, if there is something new to say."""
+        if self._takes_more():
+            self._queue_load(dp_rank, load)
+        else:
+            self.dropped_loads += self._load is not None
 
     async def run(self) -> None:
         """Publish until cancelled."""
@@ -170,7 +177,9 @@ class PassReporter:
                 else:
                     self.dropped_passes += 1
 
-    def _publish_load(self, form: LoadFormat, dp_rank: int, load: EngineLoad) -> None:
+    def _queue_load(self, dp_rank: int, load: EngineLoad) -> None:
+        if (form := self._load) is None:
+            return
         payload = form.encode(dp_rank, load)
         if self._told_loads.get(dp_rank) == payload:
             return

@@ -43,7 +43,7 @@ class EventSink(Protocol):
 
     @property
     def wants_passes(self) -> bool:
-        """Whether `publish_pass` does anything; fixed."""
+        """Whether `publish_pass` and `publish_load` do anything; fixed."""
         ...
 
     def publish_kv_events(self, dp_rank: int, events: Sequence[KvCacheEvent]) -> None:
@@ -52,4 +52,8 @@ class EventSink(Protocol):
 
     def publish_pass(self, dp_rank: int, report: PassReport) -> None:
         """Take the metrics of one pass of a rank."""
+        ...
+
+    def publish_load(self, dp_rank: int, load: EngineLoad) -> None:
+        """Take the load of a rank that has just become idle."""
         ...

@@ -102,6 +102,7 @@ class CompletionResponse(msgspec.Struct, frozen=True):
     created: int
     model: str
     choices: list[CompletionChoice]
+    system_fingerprint: str | None
     usage: UsageInfo
     kv_transfer_params: dict[str, Any] | None = None
     disaggregated_params: Any = None
@@ -134,6 +135,7 @@ class ChatCompletionResponse(msgspec.Struct, frozen=True):
     created: int
     model: str
     choices: list[ChatChoice]
+    system_fingerprint: str | None
     usage: UsageInfo
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: list[Any] | None = None

@@ -15,7 +15,7 @@ from mocker_worker.server.answers import DONE, AnswerFormat, PlainEvents, Usage
 from mocker_worker.server.choice import Choice, ChoiceOwner
 
 Finish = Callable[[Choice], None]
-"""Tells the engine that a choice has ended by a stop string."""
+"""Tells the engine that a choice has ended, maybe by a stop string."""
 
 
 class Answer(ChoiceOwner):
@@ -102,15 +102,32 @@ class StreamedAnswer(Answer):
     """Writes server-sent events, one per token."""
 
     def __init__(
-        self, choices: Sequence[Choice], finish: Finish, *, continuous_usage: bool
+        self,
+        choices: Sequence[Choice],
+        finish: Finish,
+        answer_format: AnswerFormat,
+        *,
+        continuous_usage: bool,
+        breaks: bool = False,
     ) -> None:
+        """Begin an answer.
+
+        Args:
+            choices: What is answered.
+            finish: Is told of each that has ended.
+            answer_format: Of the events.
+            continuous_usage: Whether each of them carries the usage so far.
+            breaks: Whether only one token is ever told, since the stream is to break.
+        """
         super().__init__(choices, finish)
+        self._format = answer_format
         self._continuous_usage = continuous_usage
-        self._early: list[tuple[Choice, list[int], FinishReason | None]] = []
-        """Tokens that came before the head of the response was written."""
+        self._breaks = breaks
+        self._is_broken = False
+        self._early: list[bytes] = []
+        """Events from before the head of the response was written."""
         self._late: list[bytes] = []
         """The events that end the stream."""
-        self._format: AnswerFormat | None = None
         self._plain: dict[int, PlainEvents] = {}
         self._write: Callable[[bytes], None] | None = None
 
@@ -119,8 +136,7 @@ class StreamedAnswer(Answer):
     ) -> None:
         """Write the events of some tokens, once `begin` has run."""
         if self._write is None:
-            self._early.append((choice, token_ids, finish_reason))
-            self._wake()
+            self._take_early(choice, token_ids, finish_reason)
             return
         events = self._events(choice, token_ids, finish_reason)
         if self.is_finished:
@@ -128,6 +144,16 @@ class StreamedAnswer(Answer):
             self._wake()
         elif events:  # an empty chunk would end the response
             self._write(events)
+
+    def _take_early(
+        self, choice: Choice, token_ids: list[int], finish_reason: FinishReason | None
+    ) -> None:
+        if self._is_broken:
+            return
+        if self._breaks:
+            self._is_broken, token_ids, finish_reason = True, token_ids[:1], None
+        self._early.append(self._events(choice, token_ids, finish_reason))
+        self._wake()
 
     async def first_tokens(self) -> None:
         """Wait for the first token of any choice.
@@ -138,26 +164,21 @@ class StreamedAnswer(Answer):
         while not self._early:
             await self._wait()
 
-    def keep_one_token(self) -> None:
-        """Forget all tokens that have come but the first one, for a stream that is to break."""
-        choice, token_ids, _ = self._early[0]
-        self._early = [(choice, token_ids[:1], None)]
-
-    async def begin(
-        self, http: web.Request, response: web.StreamResponse, answer_format: AnswerFormat
-    ) -> None:
+    async def begin(self, http: web.Request, response: web.StreamResponse) -> None:
         """Write the head and what there is; from then on tokens are written as they come."""
-        self._format = answer_format
         await response.prepare(http)
         early, self._early = self._early, []
-        events = b"".join([self._events(*tokens) for tokens in early])
+        events = b"".join(early)
         if self.is_finished:
             self._late.append(events)
             return
         await response.write(events)
         self._write = _writer(http)
-        for tokens in self._early:  # came while the head was written
-            self.take(*tokens)
+        events = b"".join(self._early)  # came while the head was written
+        if self.is_finished:
+            self._late.append(events)
+        elif events:
+            self._write(events)
 
     async def end(self, *, include_usage: bool) -> bytes:
         """Wait for the last token; return all that is not written yet.
@@ -165,7 +186,6 @@ class StreamedAnswer(Answer):
         Raises:
             EngineStopped: if it will never come.
         """
-        assert self._format is not None, "begin comes first"
         while not self.is_finished:
             await self._wait()
         if include_usage:
@@ -175,9 +195,6 @@ class StreamedAnswer(Answer):
     def _events(
         self, choice: Choice, token_ids: list[int], finish_reason: FinishReason | None
     ) -> bytes:
-        assert self._format is not None, "begin comes first"
-        if choice.finish_reason is not None:  # by a stop string; the engine was ahead of it
-            return b""
         opening = b""
         if choice.num_tokens == 0:
             opening = self._format.opening(choice, self._usage_of(choice))

@@ -48,6 +48,8 @@ class AnswerHead:
     """Without its prefix."""
     model: str
     created_s: int
+    fingerprint: str | None = None
+    """Of the backend; None leaves it out of streams."""
 
     def fields(self, *, is_chunk: bool = False) -> dict[str, Any]:
         """Return the leading fields of a message."""
@@ -88,6 +90,9 @@ class AnswerFormat:
         self._tokenizer = tokenizer
         self._texts = texts
         self._extra = extra
+        fingerprint = {} if head.fingerprint is None else {"system_fingerprint": head.fingerprint}
+        self._with_usage = fingerprint if request.ends_with_usage else {}
+        self._with_finish = extra if request.ends_with_usage else extra | fingerprint
         self._returns_token_ids = bool(request.return_token_ids)
         self._logprobs = LogprobsFormat(
             tokenizer.decoded_text, as_token_ids=bool(request.return_tokens_as_token_ids)
@@ -97,6 +102,7 @@ class AnswerFormat:
     def whole(self, choices: Sequence[Choice], usage: Usage) -> bytes:
         """Return the body of an answer that is not streamed."""
         body = self._head.fields() | {"choices": [self._choice(choice) for choice in choices]}
+        body["system_fingerprint"] = self._head.fingerprint
         body["usage"] = usage.as_json()
         if self._head.is_chat:
             body |= self._prompt_fields(choices[0])
@@ -106,13 +112,9 @@ class AnswerFormat:
         """Return the event that names the role; empty for completions, which have none."""
         if not self._head.is_chat:
             return b""
-        delta: dict[str, Any] = {"role": "assistant", "content": ""}
-        if (tool := choice.script.tool) is not None:
-            call = {"index": 0} | _tool_call(tool, "")
-            delta = {"role": "assistant", "content": None, "tool_calls": [call]}
         message = {
             "index": choice.index,
-            "delta": delta,
+            "delta": {"role": "assistant", "content": ""},
             "logprobs": None,
             "finish_reason": None,
         }
@@ -123,7 +125,7 @@ class AnswerFormat:
         """Return the event of one token."""
         message: dict[str, Any] = {"index": choice.index}
         if self._head.is_chat:
-            message["delta"] = _delta(piece, choice.script.tool)
+            message["delta"] = _delta(piece, choice)
         else:
             message["text"] = piece.text
         message["logprobs"] = self._piece_logprobs([piece])
@@ -134,12 +136,12 @@ class AnswerFormat:
             message["token_ids"] = list(piece.token_ids)
             if not self._head.is_chat and choice.num_tokens <= 1:
                 message["prompt_token_ids"] = list(choice.prompt.token_ids)
-        extra = self._extra if piece.finish_reason is not None else {}
+        extra = self._with_finish if piece.finish_reason is not None else {}
         return self._event([message], usage, extra)
 
     def usage(self, usage: Usage) -> bytes:
         """Return the event without choices that ends a stream with `include_usage`."""
-        return self._event([], usage, {})
+        return self._event([], usage, self._with_usage)
 
     def plain(self, choice: Choice) -> "PlainEvents":
         """Return what assembles the events of a plain choice."""
@@ -198,7 +200,8 @@ class AnswerFormat:
         tokens = [token for piece in pieces for token in piece.logprobs]
         if self._head.is_chat:
             return self._logprobs.chat([token for token in tokens if token is not None])
-        first = pieces[0].token_ids[0] if pieces[0].token_ids else None
+        token_ids = pieces[0].prompt_token_ids or pieces[0].token_ids
+        first = token_ids[0] if token_ids else None
         return self._logprobs.completion(tokens, first, pieces[0].offset)
 
 
@@ -238,9 +241,13 @@ def error_ending(body: bytes) -> bytes:
     return b"data: " + body + b"\n\n" + DONE
 
 
-def _delta(piece: Piece, tool: CalledTool | None) -> dict[str, Any]:
+def _delta(piece: Piece, choice: Choice) -> dict[str, Any]:
+    """Return what a token adds to a message; the first one of a tool call says what is called."""
+    tool = choice.script.tool
     if tool is None:
         return {"content": piece.text}
+    if choice.num_tokens <= 1:
+        return {"tool_calls": [{"index": 0} | _tool_call(tool, piece.text)]}
     return {"tool_calls": [{"index": 0, "function": {"arguments": piece.text}}]}
 
 

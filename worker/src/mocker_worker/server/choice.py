@@ -21,11 +21,13 @@ class Piece(NamedTuple):
     logprobs: Sequence[TokenLogprob | None]
     """Empty unless they were asked for."""
     offset: int
-    """Characters of the answer before it."""
+    """Characters of the tokens before it."""
     finish_reason: str | None = None
     """Set on the last piece only."""
     stop_reason: str | int | None = None
     """The stop string or token that ended the answer."""
+    prompt_token_ids: Sequence[int] = ()
+    """Of the prompt that it echoes; they come before its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class TextOptions:
     include_stop: bool
     min_tokens: int
     num_logprobs: int | None
+    hides_prompt: bool = False
+    """Whether an echoed prompt is not shown as text, as its tokens are (as in vLLM)."""
 
     @classmethod
     def of(cls, request: GenerationRequest, tokenizer: Tokenizer) -> "TextOptions":
@@ -49,6 +53,7 @@ class TextOptions:
             bool(request.include_stop_str_in_output),
             request.min_tokens or 0,
             request.num_logprobs,
+            bool(request.return_token_ids),
         )
 
     @property
@@ -89,6 +94,11 @@ class ChoiceText:
         self._num_tokens = 0
         self._num_characters = 0
 
+    @property
+    def has_stops(self) -> bool:
+        """Whether a stop string may end it."""
+        return self._matcher is not None
+
     def push(self, token_id: int, finish_reason: FinishReason | None = None) -> Piece:
         """Take the next token; a piece with a finish reason is the last."""
         self._num_tokens += 1
@@ -99,6 +109,7 @@ class ChoiceText:
         text = self._text_of(token_id, is_stop=stop_reason is not None)
         if reason is not None and self._decoder is not None:
             text += self._decoder.flush()
+        length = len(text)
         if (matcher := self._matcher) is not None:
             text = matcher.push(text, may_stop=self._num_tokens > self._options.min_tokens)
             if matcher.matched is not None:
@@ -106,24 +117,29 @@ class ChoiceText:
             elif reason is not None:
                 text += matcher.flush()
         if self._tool is not None and reason == "stop" and stop_reason is None:
-            reason = "tool_calls"
+            reason = self._tool.finish_reason
         if self.is_silent:
             return self._prompt_piece()._replace(finish_reason=reason)
         piece = Piece(text, (token_id,), self._logprobs(token_id), 0, reason, stop_reason)
-        return self._placed(piece)
+        return self._placed(piece, length)
 
-    def _placed(self, piece: Piece) -> Piece:
-        """Put a piece behind the text so far, the first one behind the prompt if that is echoed."""
+    def _placed(self, piece: Piece, length: int) -> Piece:
+        """Put a piece behind the text so far, the first one behind the prompt if that is echoed.
+
+        Args:
+            piece: Of the next token.
+            length: Characters of its token, of which some may be held back for a stop string.
+        """
+        offset = self._num_characters
         if self._echo is not None:
             prompt = self._prompt_piece()
             piece = piece._replace(
                 text=prompt.text + piece.text,
-                token_ids=(*prompt.token_ids, *piece.token_ids),
+                prompt_token_ids=prompt.prompt_token_ids,
                 logprobs=[*prompt.logprobs, *piece.logprobs],
             )
-        piece = piece._replace(offset=self._num_characters)
-        self._num_characters += len(piece.text)
-        return piece
+        self._num_characters += length
+        return piece._replace(offset=offset)
 
     def _logprobs(self, token_id: int) -> list[TokenLogprob]:
         if (num_top := self._options.num_logprobs) is None:
@@ -136,10 +152,13 @@ class ChoiceText:
         assert self._echo is not None, "only asked for when there is a prompt to echo"
         echo, self._echo = self._echo, None
         text = self._options.tokenizer.decode(echo.token_ids) if echo.text is None else echo.text
+        self._num_characters = len(text)
+        if self._options.hides_prompt:
+            text = ""
         logprobs: list[TokenLogprob | None] = []
         if (num_top := self._options.num_logprobs) is not None and echo.token_ids:
             logprobs = [None, *(of_random(item, num_top) for item in echo.token_ids[1:])]
-        return Piece(text, echo.token_ids, logprobs, 0)
+        return Piece(text, (), logprobs, 0, prompt_token_ids=echo.token_ids)
 
     def _text_of(self, token_id: int, *, is_stop: bool) -> str:
         if is_stop and not self._options.include_stop:
@@ -179,6 +198,11 @@ class Choice:
         """Of an answer that is sent as a whole."""
         self.pieces: list[Piece] = []
         """Of an answer that is sent as a whole and is not plain."""
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether its text may end it before the engine would."""
+        return self.text is not None and self.text.has_stops
 
     @property
     def num_cached_tokens(self) -> int:

@@ -9,14 +9,16 @@ from http import HTTPStatus
 
 UNAUTHORIZED_BODY = b'{"error": "Unauthorized"}'
 _TYPES: Mapping[HTTPStatus, str] = {
-    HTTPStatus.BAD_REQUEST: "BadRequestError",
     HTTPStatus.NOT_FOUND: "NotFoundError",
-    HTTPStatus.METHOD_NOT_ALLOWED: "BadRequestError",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "BadRequestError",
     HTTPStatus.TOO_MANY_REQUESTS: "RateLimitError",
     HTTPStatus.NOT_IMPLEMENTED: "NotImplementedError",
     HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailableError",
 }
+
+
+def _other_type(status: HTTPStatus) -> str:
+    is_clients = status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return "BadRequestError" if is_clients else "InternalServerError"
 
 
 class ApiError(Exception):
@@ -37,7 +39,7 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.param = param
-        self.error_type = error_type or _TYPES.get(status, "InternalServerError")
+        self.error_type = error_type or _TYPES.get(status) or _other_type(status)
 
 
 class InvalidRequest(ApiError):

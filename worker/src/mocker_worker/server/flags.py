@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from mocker_worker.config import Mode, ServerOptions
+from mocker_worker.config import FingerprintMode, Mode, ServerOptions
 from mocker_worker.jitter import MAX_SHARE
 from mocker_worker.server.faults import FaultKind, fault_kinds
 from mocker_worker.settings import boolean, limit, names, number, one_of, setting
@@ -35,6 +35,7 @@ def add_server_flags(parser: argparse._ActionsContainer, environment: Mapping[st
         help="Hugging Face tokenizer.json or its directory (default: built in)",
     )
     _add_access(parser, environment)
+    _add_fingerprint(parser, environment)
     _add_disturbances(parser, environment)
     setting(
         parser,
@@ -90,6 +91,25 @@ def _add_access(parser: argparse._ActionsContainer, environment: Mapping[str, st
     )
 
 
+def _add_fingerprint(parser: argparse._ActionsContainer, environment: Mapping[str, str]) -> None:
+    setting(
+        parser,
+        environment,
+        "--fingerprint-mode",
+        one_of(FingerprintMode),
+        default=FingerprintMode.FULL,
+        metavar="|".join(FingerprintMode),
+        help="what the system_fingerprint of answers is (default: full)",
+    )
+    setting(
+        parser,
+        environment,
+        "--fingerprint-value",
+        metavar="TEXT",
+        help="that of mode custom",
+    )
+
+
 def _add_disturbances(parser: argparse._ActionsContainer, environment: Mapping[str, str]) -> None:
     setting(
         parser,
@@ -129,6 +149,8 @@ def server_options(arguments: argparse.Namespace) -> ServerOptions:
         queue_full_status=arguments.queue_full_status,
         api_keys=arguments.api_key,
         request_id_headers=arguments.enable_request_id_headers,
+        fingerprint_mode=arguments.fingerprint_mode,
+        fingerprint_value=arguments.fingerprint_value,
         metrics_dialects=arguments.metrics_dialects,
         tokenizer_path=arguments.tokenizer,
         failure_rate_percent=arguments.failure_injection_rate,

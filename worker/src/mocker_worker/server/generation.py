@@ -56,16 +56,19 @@ class Generation:
         groups: dict[int, RequestGroup] = {}
         n = sum(choice.prompt is self.choices[0].prompt for choice in self.choices)
         try:
+            for request in self.requests[1:]:  # before the first one is counted as begun
+                self.driver.engine.check_request(request)
             for choice, request in zip(self.choices, self.requests, strict=True):
                 group = groups.setdefault(id(choice.prompt), RequestGroup(n))
-                choice.stream = self.driver.submit(request, choice, group=group)
+                choice.stream = self.driver.submit(
+                    request, choice, group=group, may_stop=choice.may_stop
+                )
         except RequestRefused as error:
-            self.close()
             raise InvalidRequest(error.field, str(error)) from error
 
     def finish(self, choice: Choice) -> None:
-        """End a choice that is finished, whatever the engine thinks."""
-        if choice.stream is not None:
+        """End a choice that is finished by a stop string, whatever the engine thinks."""
+        if choice.stream is not None and choice.may_stop and choice.finish_reason == "stop":
             self.driver.finish(choice.stream)
 
     async def hand_over(self) -> None:
@@ -140,8 +143,8 @@ class Generator:
         ]
         for _, engine_request in planned:
             self._make_unique(engine_request, driver)
-        prompt_tokens = len(prompts[0].token_ids)
-        hand_off = self._hand_off(request, answer_id, driver, prompt_tokens)
+        hand_off = self._hand_off(request, answer_id, driver, len(prompts[0].token_ids))
+        prompt_tokens = sum(len(prompt.token_ids) for prompt in prompts)
         transfer_s = prompt_tokens * self._args.kv_transfer_ms_per_token / 1000
         return Generation(
             answer_id,
@@ -154,12 +157,25 @@ class Generator:
         )
 
     def _truncated(self, request: GenerationRequest, prompt: Prompt) -> Prompt:
-        keep = request.truncate_prompt_tokens
-        if keep == -1:
-            keep = self._args.max_model_len
+        keep = self._kept_tokens(request)
         if keep is None or len(prompt.token_ids) <= keep:
             return prompt
-        return Prompt(prompt.token_ids[len(prompt.token_ids) - keep :], None)
+        cut = 0 if request.truncation_side == "right" else len(prompt.token_ids) - keep
+        return Prompt(prompt.token_ids[cut : cut + keep], None)
+
+    def _kept_tokens(self, request: GenerationRequest) -> int | None:
+        """Return the most tokens that are kept of a prompt; None for all."""
+        keep, limit = request.truncate_prompt_tokens, self._args.max_model_len
+        if keep is None or limit is None:
+            return None if keep == -1 else keep
+        room = max(limit - (request.answer_tokens() or 1), 0)
+        if keep > room:
+            raise InvalidRequest(
+                "truncate_prompt_tokens",
+                f"truncate_prompt_tokens: must be at most {room}, which max_model_len leaves; "
+                f"lower it, or {request.length_field}",
+            )
+        return room if keep == -1 else keep
 
     def _max_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
         limit, asked = self._args.max_model_len, request.answer_tokens()
@@ -222,8 +238,9 @@ class Generator:
 
     def _make_unique(self, request: Request, driver: EngineDriver) -> None:
         """Give a request an id that no unfinished one has; mostly it keeps the client's own."""
-        if driver.knows(request.request_id):
-            request.request_id = f"{request.request_id}#{next(self._serial)}"
+        name = request.request_id
+        while driver.knows(request.request_id):
+            request.request_id = f"{name}#{next(self._serial)}"
 
     def _hand_off(
         self, request: GenerationRequest, answer_id: str, driver: EngineDriver, prompt_tokens: int

@@ -34,12 +34,14 @@ class OpenAiApi:
         model_name: str,
         max_model_len: int,
         faults: FaultPlan,
+        fingerprint: str | None,
     ) -> None:
         self._generator = generator
         self._lifecycle = lifecycle
         self._model_name = model_name
         self._max_model_len = max_model_len
         self._faults = faults
+        self._fingerprint = fingerprint
         self._created_s = int(time.time())
         self._texts = generated_json(generator.tokenizer)
 
@@ -97,6 +99,7 @@ class OpenAiApi:
             answer_id=generation.answer_id,
             model=request.model or generation.model,
             created_s=int(time.time()),
+            fingerprint=self._fingerprint,
         )
         answer_format = AnswerFormat(
             head,
@@ -133,7 +136,11 @@ class OpenAiApi:
         fault: Fault | None,
     ) -> web.StreamResponse:
         answer = StreamedAnswer(
-            generation.choices, generation.finish, continuous_usage=request.continuous_usage
+            generation.choices,
+            generation.finish,
+            answer_format,
+            continuous_usage=request.continuous_usage,
+            breaks=fault is not None,
         )
         generation.submit()
         await answer.first_tokens()
@@ -144,9 +151,7 @@ class OpenAiApi:
         if http.version < HttpVersion11:
             response.force_close()  # nothing else tells a client of HTTP/1.0 where the body ends
         with contextlib.suppress(ConnectionResetError):  # the client has left
-            if fault is not None:
-                answer.keep_one_token()
-            await answer.begin(http, response, answer_format)
+            await answer.begin(http, response)
             if fault is not None:
                 generation.close()
                 _break(http, fault)

@@ -7,7 +7,7 @@ this engine does not do are answered with 501 unless they have the value that ch
 
 from array import array
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn
 
 import msgspec
 
@@ -47,6 +47,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    usage_is_hidden: bool = False
+    """Said by the frontend, when the client will not see the usage that it asks for."""
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True):
@@ -107,6 +109,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
     """Whether the tokenizer adds them to prompts; by default not to chats."""
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1, le=_MAX_INTEGER)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    """Which end of a prompt is cut off; by default its beginning."""
     priority: Integer | None = None
     request_id: str | None = None
     cache_salt: Annotated[str, msgspec.Meta(min_length=1)] | None = None
@@ -128,6 +132,12 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether every chunk of the stream carries the usage so far."""
         options = self.stream_options
         return options is not None and options.include_usage and options.continuous_usage_stats
+
+    @property
+    def ends_with_usage(self) -> bool:
+        """Whether the usage is the last chunk of a stream that the client sees."""
+        options = self.stream_options
+        return options is not None and options.include_usage and not options.usage_is_hidden
 
     @property
     def wants_remote_decode(self) -> bool:
@@ -350,7 +360,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
         """Return the rendered chat."""
         turns = [(message.role, message.text) for message in self.messages]
         opens_answer = self.add_generation_prompt is not False
-        text = tokenizer.render_chat(turns, opens_answer=opens_answer)
+        text = tokenizer.render_chat(turns, tools=self.tools or (), opens_answer=opens_answer)
         special = bool(self.add_special_tokens)
         return [Prompt(tokenizer.encode(text, add_special_tokens=special), text)]
 

@@ -19,6 +19,8 @@ class CalledTool(NamedTuple):
 
     call_id: str
     name: str
+    finish_reason: str = "tool_calls"
+    """As OpenAI's API has it, `stop` if the request has named the function."""
 
 
 class Script(NamedTuple):
@@ -82,7 +84,11 @@ class ScriptWriter:
             check_tools(request.tools)
             if wants_call(request.tool_choice, request.messages[-1].role):
                 function, arguments = choose_tool(request.tools, request.tool_choice, seed)
-                return Script(self._encode(arguments), CalledTool(f"call_{seed:016x}", function))
+                is_named = isinstance(request.tool_choice, dict)
+                call = CalledTool(
+                    f"call_{seed:016x}", function, "stop" if is_named else "tool_calls"
+                )
+                return Script(self._encode(arguments), call)
         text = _structured(request, seed)
         if text is not None:
             return Script(self._encode(text))

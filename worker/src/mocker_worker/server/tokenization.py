@@ -1,13 +1,13 @@
 """`/tokenize` and `/detokenize`, as in vLLM: routers ask them where blocks begin."""
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 
 from mocker_worker.server.bodies import decode_body
-from mocker_worker.server.errors import InvalidRequest
+from mocker_worker.server.errors import InvalidRequest, NotSupported
 from mocker_worker.server.requests import Message, TokenId
 from mocker_worker.tokenizer import Tokenizer
 
@@ -21,6 +21,10 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
     """By default for prompts, not for chats."""
     add_generation_prompt: bool = True
+    tools: list[Any] | None = None
+    """What the assistant of a chat may call."""
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
     return_token_strs: bool | None = False
 
 
@@ -100,8 +104,24 @@ class TokenizationApi:
             return request.prompt, False
         if request.messages is None:
             raise InvalidRequest("prompt", "prompt: is missing; send prompt or messages")
+        for field in ("continue_final_message", "chat_template"):
+            if getattr(request, field):
+                raise NotSupported(field, "leave it out")
         turns = [(message.role, message.text) for message in request.messages]
-        return self._tokenizer.render_chat(turns, opens_answer=request.add_generation_prompt), True
+        text = self._tokenizer.render_chat(
+            turns, tools=_checked(request.tools), opens_answer=request.add_generation_prompt
+        )
+        return text, True
+
+
+def _checked(tools: Sequence[Any] | None) -> Sequence[Any]:
+    if not tools:
+        return ()
+    # Only who sends tools pays for what makes up their arguments.
+    from mocker_worker.server.tool_calls import check_tools
+
+    check_tools(tools)
+    return tools
 
 
 def _json(answer: msgspec.Struct) -> web.Response:
