@@ -191,9 +191,11 @@ async def drift_to_repair(runs: int) -> Figure:
         kubectl.apply(json.dumps(resource("bench", prefill=1, decode=1, frontend=False)))
         kubectl.run("wait", "mockerdeployment/bench", "--for=condition=Ready", "--timeout=120s")
         for _ in range(runs):
+            settle(kubectl, OURS, 2)
             uid = kubectl.get(child)["metadata"]["uid"]
             kubectl.run("delete", child, "--wait=false")
             deleted.append(_seconds_until(lambda: kubectl.get(child)["metadata"]["uid"] != uid))  # noqa: B023 - called at once
+            settle(kubectl, OURS, 2)
             kubectl.run("scale", child, "--replicas=4")
             edited.append(_seconds_until(lambda: kubectl.get(child)["spec"]["replicas"] == 1))
     samples = {"deleted_s": deleted, "edited_s": edited}

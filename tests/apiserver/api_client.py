@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -122,6 +123,13 @@ class Api:
     ) -> dict[str, Any]:
         path = _path(plural, namespace, name, *filter(None, [subresource]))
         return await self._ok("PATCH", path, body, CONTENT_TYPES["merge"])
+
+    async def edit(
+        self, plural: str, name: str, patch: Sequence[dict[str, Any]], namespace: str
+    ) -> dict[str, Any]:
+        """Apply a JSON patch."""
+        path = _path(plural, namespace, name)
+        return await self._ok("PATCH", path, patch, CONTENT_TYPES["json"])
 
     async def delete(
         self, plural: str, name: str, namespace: str | None = None, **options: object

@@ -206,6 +206,16 @@ EDITS: dict[str, tuple[str, dict[str, Any], list[str]]] = {
         {"spec": {"selector": {"mocker.dev/role": "other"}}},
         ["spec", "selector", "mocker.dev/role"],
     ),
+    "key in a selector": (
+        "services/demo-frontend",
+        {"spec": {"selector": {"theirs": "yes"}}},
+        ["spec", "selector"],
+    ),
+    "key in a node selector": (
+        "deployments/demo-decode",
+        {"spec": {"template": {"spec": {"nodeSelector": {"theirs": "yes"}}}}},
+        ["spec", "template", "spec", "nodeSelector"],
+    ),
     "label": (
         "deployments/demo-prefill",
         {"metadata": {"labels": {"app.kubernetes.io/managed-by": "somebody"}}},
@@ -226,7 +236,8 @@ async def test_an_edited_field_of_ours_is_repaired(
     child, patch, path = EDITS[edit]
     plural, name = child.split("/")
     await operators.start()
-    await world.create(mocker_deployment())
+    template = {"nodeSelector": {"ours": "yes"}}
+    await world.create(mocker_deployment(decode={"replicas": 1, "template": template}))
     expected = _at((await world.has_children())[child], path)
     await world.api.merge(plural, name, patch, world.namespace)
 

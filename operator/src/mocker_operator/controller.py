@@ -6,13 +6,16 @@ counts to hold on to while a planner is silent, and which manifests the server h
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from http import HTTPStatus
 from typing import Protocol
 
+from mocker_operator.constants import DEPLOYMENT_KIND
 from mocker_operator.errors import SourceUnavailable
 from mocker_operator.kube.errors import Gone, KubeError, Terminal
+from mocker_operator.reconcile.drift import was_accepted
 from mocker_operator.reconcile.model import (
     DecisionState,
     Event,
@@ -23,13 +26,15 @@ from mocker_operator.reconcile.model import (
     Observed,
     Plan,
 )
-from mocker_operator.reconcile.plan import plan
+from mocker_operator.reconcile.plan import plan, reference
 from mocker_operator.refusals import REASON, Refusals, failed_status
 from mocker_operator.render import RenderSettings
 
 _log = logging.getLogger(__name__)
 
 ACKNOWLEDGE_AGAIN_S = 5.0
+REPLACEMENT_DUE_S = 1.0
+"""After the deletion of a child that is to be made again; its end is watched as well."""
 
 
 class Cluster(Protocol):
@@ -50,8 +55,8 @@ class Cluster(Protocol):
     async def apply(self, manifest: Manifest) -> None:
         """Apply a child."""
 
-    async def delete(self, namespace: str, ref: ObjectRef) -> None:
-        """Delete a child."""
+    async def delete(self, namespace: str, ref: ObjectRef, *, keep_pods: bool = False) -> None:
+        """Delete a child; a Deployment's pods can be left to the next one."""
 
     async def apply_status(self, resource: Manifest, status: Manifest) -> None:
         """Write the status."""
@@ -142,12 +147,14 @@ class Controller:
         intent = plan(observed, decisions, memory.held, self._settings, now)
         # Before anything is written: a pass that is cut short has perhaps scaled already.
         memory.held = intent.held
-        await self._apply(intent, memory.refusals, _identities(observed.children), now)
+        replaced = await self._apply(intent, memory.refusals, observed.children, now)
         for ref in intent.delete:
             _log.info("%s/%s: delete %s %s", key.namespace, key.name, ref.kind, ref.name)
             await self._cluster.delete(key.namespace, ref)
         await self._report(observed.resource, intent, memory.refusals, now)
         waits = [self._resync_s(), intent.requeue_after_s, memory.refusals.retry_after_s(now)]
+        if replaced:
+            waits.append(REPLACEMENT_DUE_S)
         if intent.acknowledge is not None and not memory.refusals.messages:
             waits.append(await self._acknowledge(key, intent.acknowledge))
         return min(wait for wait in waits if wait is not None)
@@ -159,20 +166,56 @@ class Controller:
         return memory
 
     async def _apply(
-        self, intent: Plan, refusals: Refusals, seen: Set[tuple[str, str]], now: datetime
-    ) -> None:
+        self, intent: Plan, refusals: Refusals, children: Sequence[Manifest], now: datetime
+    ) -> bool:
+        """Apply what differs; return whether a child was deleted in order to be made again."""
         refusals.keep_only(intent.apply)
+        seen = {_identity(child): child for child in children}
+        replaced = False
         for manifest in intent.apply:
             if refusals.still_refused(manifest, now):
                 continue
+            live = seen.get(_identity(manifest))
             try:
-                if not _identities([manifest]) <= seen:
+                if live is None:
                     await self._cluster.claim(manifest)
                 await self._cluster.apply(manifest)
                 refusals.accepted(manifest)
             except Terminal as error:
+                if live is not None and await self._replace(
+                    manifest, live, error, refusals=refusals, now=now
+                ):
+                    replaced = True
+                    continue
                 _log.error("%s %s: %s", manifest["kind"], manifest["metadata"]["name"], error)
                 refusals.refused(manifest, str(error), now)
+        return replaced
+
+    async def _replace(
+        self,
+        manifest: Manifest,
+        live: Manifest,
+        error: Terminal,
+        *,
+        refusals: Refusals,
+        now: datetime,
+    ) -> bool:
+        """Delete a child whose edits an apply cannot undo; return False if that is not the case.
+
+        An apply leaves the fields of others, and some contradict ours: a handler of another kind
+        in a probe, a second port of the same name, `immutable`.
+        """
+        if error.status != HTTPStatus.UNPROCESSABLE_ENTITY or not was_accepted(manifest, live):
+            return False
+        if "deletionTimestamp" in live["metadata"]:
+            return True
+        if not refusals.may_replace(manifest, now):
+            return False
+        ref = reference(live)
+        _log.warning("%s %s is made again: %s", ref.kind, ref.name, error)
+        keep_pods = ref.kind == DEPLOYMENT_KIND
+        await self._cluster.delete(live["metadata"]["namespace"], ref, keep_pods=keep_pods)
+        return True
 
     async def _report(
         self, resource: Manifest, intent: Plan, refusals: Refusals, now: datetime
@@ -206,5 +249,5 @@ class Controller:
         return None
 
 
-def _identities(manifests: Iterable[Manifest]) -> Set[tuple[str, str]]:
-    return {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
+def _identity(manifest: Manifest) -> tuple[str, str]:
+    return manifest["kind"], manifest["metadata"]["name"]

@@ -36,6 +36,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self._refusals: dict[_Child, _Refusal] = {}
+        self._replaced: dict[_Child, datetime] = {}
 
     @property
     def messages(self) -> Sequence[str]:
@@ -65,6 +66,18 @@ class Refusals:
     def accepted(self, manifest: Manifest) -> None:
         """Forget the child's refusal."""
         self._refusals.pop(_child(manifest), None)
+
+    def may_replace(self, manifest: Manifest, now: datetime) -> bool:
+        """Whether a child may be deleted to be made again; asking counts as having done so.
+
+        Once a minute: an admission webhook may edit every new one in the same way.
+        """
+        child = _child(manifest)
+        last = self._replaced.get(child)
+        if last is not None and (now - last).total_seconds() < RETRY_AFTER_S:
+            return False
+        self._replaced[child] = now
+        return True
 
     def retry_after_s(self, now: datetime) -> float | None:
         """Return in how many seconds the first refused manifest may be sent again."""

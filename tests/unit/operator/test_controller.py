@@ -1,11 +1,12 @@
-"""Passes that are cut short: what the next pass must still know."""
+"""Passes that are cut short, or whose writes are refused: what is done, and what is remembered."""
 
 import copy
+from datetime import timedelta
 
 import pytest
 
 from mocker_operator.controller import Controller
-from mocker_operator.kube.errors import Conflict
+from mocker_operator.kube.errors import Conflict, Terminal
 from mocker_operator.reconcile.model import Key
 from mocker_operator.render import RenderSettings
 
@@ -13,11 +14,17 @@ KEY = Key("default", "demo")
 
 
 class Cluster:
-    """The small world behind the controller's protocol; `conflicts` status writes are refused."""
+    """The small world behind the controller's protocol.
+
+    `conflicts` status writes are refused, and so are applies to the children in `refused`: a
+    value in it is the HTTP status.
+    """
 
     def __init__(self, world):
         self.world = world
         self.conflicts = 0
+        self.refused = {}
+        self.deleted = []
 
     async def get_resource(self, key):
         return copy.deepcopy(self.world.resource)
@@ -32,9 +39,13 @@ class Cluster:
         pass
 
     async def apply(self, manifest):
+        identity = manifest["kind"], manifest["metadata"]["name"]
+        if identity in self.refused and identity in self.world.children:
+            raise Terminal("is invalid", status=self.refused[identity])
         self.world._apply(copy.deepcopy(manifest))
 
-    async def delete(self, namespace, ref):
+    async def delete(self, namespace, ref, *, keep_pods=False):
+        self.deleted.append((ref.name, keep_pods))
         del self.world.children[ref.kind, ref.name]
 
     async def apply_status(self, resource, status):
@@ -90,3 +101,62 @@ async def test_a_role_left_out_keeps_what_a_pass_that_was_cut_short_gave_it(
     world.decide(2, prefill=3)
     await controller.reconcile(KEY)
     assert world.replicas() == {"prefill": 3, "decode": 5, "frontend": 1}
+
+
+DECODE = ("Deployment", "demo-decode")
+SERVICE = ("Service", "demo-frontend")
+
+
+@pytest.fixture
+async def edited(world, cluster, controller):
+    """Children with edits that an apply does not undo."""
+    await controller.reconcile(KEY)
+    for identity in (DECODE, SERVICE):
+        del world.children[identity]["spec"]["selector"]
+        cluster.refused[identity] = 422
+    return world
+
+
+async def test_a_child_whose_edits_an_apply_cannot_undo_is_made_again(edited, cluster, controller):
+    assert await controller.reconcile(KEY) <= 1.0
+    assert cluster.deleted == [("demo-decode", True), ("demo-frontend", False)]
+    assert edited.condition("Ready") == ("False", "Progressing")
+    await controller.reconcile(KEY)
+    assert "selector" in edited.children[DECODE]["spec"]
+    assert "selector" in edited.children[SERVICE]["spec"]
+
+
+async def test_a_child_that_is_going_already_is_waited_for(edited, cluster, controller):
+    for identity in (DECODE, SERVICE):
+        edited.children[identity]["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert await controller.reconcile(KEY) <= 1.0
+    assert cluster.deleted == []
+    assert edited.condition("Ready") == ("False", "Progressing")
+
+
+async def test_a_child_is_made_again_at_most_once_a_minute(edited, cluster, controller):
+    await controller.reconcile(KEY)
+    await controller.reconcile(KEY)
+    del edited.children[SERVICE]["spec"]["selector"]
+    await controller.reconcile(KEY)
+    assert edited.condition("Ready") == ("False", "ApplyFailed")
+    edited.now += timedelta(seconds=60)
+    await controller.reconcile(KEY)
+    assert [name for name, _ in cluster.deleted].count("demo-frontend") == 2
+
+
+async def test_a_child_is_never_deleted_for_a_manifest_that_was_not_accepted_before(
+    edited, cluster, controller
+):
+    edited.edit(decode={"replicas": 2, "template": {"labels": {"a": "b"}}})
+    cluster.refused.pop(SERVICE)
+    await controller.reconcile(KEY)
+    assert cluster.deleted == []
+    assert edited.condition("Ready") == ("False", "ApplyFailed")
+
+
+async def test_a_child_is_never_deleted_for_a_policy_that_refuses_it(edited, cluster, controller):
+    cluster.refused = dict.fromkeys(cluster.refused, 403)
+    await controller.reconcile(KEY)
+    assert cluster.deleted == []
+    assert edited.condition("Ready") == ("False", "ApplyFailed")

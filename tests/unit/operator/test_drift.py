@@ -26,12 +26,14 @@ MANIFESTS = render(
 )
 manifests = st.sampled_from(MANIFESTS)
 ATOMIC = {"args", "command", "drop"}
+ATOMIC_MAPS = {"selector", "nodeSelector"}
 
 
 def as_answered(value, field=""):
     """Return a manifest as an API server answers it: more fields, more items, other spellings."""
     if isinstance(value, dict):
-        return {"addedByOthers": 1, **{k: as_answered(v, k) for k, v in value.items()}}
+        added = {} if field in ATOMIC_MAPS else {"addedByOthers": 1}
+        return added | {k: as_answered(v, k) for k, v in value.items()}
     if isinstance(value, list) and field not in ATOMIC:
         return [{"name": "injected"}, *(as_answered(item) for item in reversed(value))]
     return {"0.5": "500m", "1Gi": "1024Mi"}.get(value, value) if isinstance(value, str) else value
@@ -124,6 +126,12 @@ def test_a_child_that_is_being_deleted_is_not_carried_out():
     live = copy.deepcopy(MANIFESTS[1])
     live["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert not is_carried_out(MANIFESTS[1], live)
+
+
+@pytest.mark.parametrize("field", sorted(ATOMIC_MAPS))
+def test_a_key_that_others_add_to_a_map_that_is_applied_as_a_whole_is_drift(field):
+    assert not contains({"ours": "a", "theirs": "b"}, {"ours": "a"}, field)
+    assert contains({"ours": "a"}, {"ours": "a"}, field)
 
 
 def test_true_is_not_one():

@@ -97,10 +97,17 @@ class Gateway:
             body=manifest, content_type=APPLY,
         )  # fmt: skip
 
-    async def delete(self, namespace: str, ref: ObjectRef) -> None:
-        """Delete the very child that was observed; a namesake made since then stays."""
+    async def delete(self, namespace: str, ref: ObjectRef, *, keep_pods: bool = False) -> None:
+        """Delete the very child that was observed; a namesake made since then stays.
+
+        Args:
+            namespace: Its namespace.
+            ref: The child.
+            keep_pods: Whether a Deployment's pods stay, for the next one to adopt.
+        """
         kind = kinds.child_kind(ref.api_version, ref.kind)
-        options = {"preconditions": {"uid": ref.uid}, "propagationPolicy": "Background"}
+        policy = "Orphan" if keep_pods else "Background"
+        options = {"preconditions": {"uid": ref.uid}, "propagationPolicy": policy}
         try:
             await self._call("DELETE", kind, namespace, ref.name, body=options)
         except (Gone, Conflict):

@@ -22,6 +22,8 @@ _MERGE_KEYS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Keys by which the API server merges the lists of maps that are rendered; others are atomic."""
 _PORT_KEYS: Final = (("containerPort", "protocol"), ("port", "protocol"))
+_ATOMIC_MAPS: Final = frozenset({"selector", "nodeSelector"})
+"""Maps that the API server replaces as a whole, so that a key of somebody else is an edit."""
 _QUANTITIES: Final = frozenset({"requests", "limits"})
 _IDENTITY: Final = frozenset({"apiVersion", "kind"})
 
@@ -29,6 +31,14 @@ _IDENTITY: Final = frozenset({"apiVersion", "kind"})
 def needs_apply(desired: Manifest, live: Manifest | None) -> bool:
     """Whether the desired manifest must be applied; False means that it would change nothing."""
     return live is None or not _same_hash(desired, live) or not _holds(desired, live)
+
+
+def was_accepted(desired: Manifest, live: Manifest) -> bool:
+    """Whether the server has taken this very manifest before.
+
+    If it refuses it now, that is due to what others have done to the live object since.
+    """
+    return _same_hash(desired, live)
 
 
 def is_carried_out(desired: Manifest, live: Manifest | None) -> bool:
@@ -70,6 +80,8 @@ def _contains_map(live: Any, desired: Mapping[str, Any], field: str) -> bool:  #
         return False
     if field in _QUANTITIES and all(isinstance(value, str) for value in desired.values()):
         return all(_same_quantity(live.get(name), value) for name, value in desired.items())
+    if field in _ATOMIC_MAPS and live.keys() != desired.keys():
+        return False
     return all(name in live and contains(live[name], v, name) for name, v in desired.items())
 
 

@@ -107,6 +107,12 @@ def plan(
     return _carry_out(world, spec, decisions, _past(world, held), settings=settings, now=now)
 
 
+def reference(child: Manifest) -> ObjectRef:
+    """Return what names an observed child."""
+    metadata = child["metadata"]
+    return ObjectRef(child["apiVersion"], child["kind"], metadata["name"], metadata["uid"])
+
+
 def _carry_out(
     world: _World,
     spec: MockerDeploymentSpec,
@@ -244,9 +250,7 @@ def _created_at(resource: Manifest) -> datetime | None:
 def _unwanted(world: _World, desired: Iterable[Manifest]) -> tuple[ObjectRef, ...]:
     wanted = {_identity(item) for item in desired}
     return tuple(
-        ObjectRef(
-            child["apiVersion"], child["kind"], child["metadata"]["name"], child["metadata"]["uid"]
-        )
+        reference(child)
         for identity, child in sorted(world.children.items())
         if identity not in wanted
         and _is_owned(child, world.uid)
