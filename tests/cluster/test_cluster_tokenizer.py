@@ -45,10 +45,15 @@ async def test_workers_wait_for_the_config_map_and_then_tokenize_as_the_model(
 ) -> None:
     kubectl.apply((ROOT / "examples/tokenizer.yaml").read_text())
     until_said(kubectl, "FailedMount", 'configmap "tokenizer-v1" not found')
-    conditions = kubectl.get("mockerdeployment", "tokenizer")["status"]["conditions"]
-    (ready,) = [each for each in conditions if each["type"] == "Ready"]
-    assert (ready["status"], ready["reason"]) == ("False", "Progressing")
-    assert "aggregated 0/2" in ready["message"]
+
+    def waiting() -> tuple[str, str] | None:
+        # The kubelet may complain before the operator has first reported.
+        status = kubectl.get("mockerdeployment", "tokenizer").get("status", {})
+        ready = [each for each in status.get("conditions", []) if each["type"] == "Ready"]
+        told = [each for each in ready if "aggregated 0/2" in each["message"]]
+        return (told[0]["status"], told[0]["reason"]) if told else None
+
+    assert until("the resource says that it waits", waiting) == ("False", "Progressing")
 
     model = words_model()
     kubectl.apply(config_map(model))
