@@ -1,7 +1,6 @@
 """A fast worker of several ranks with a small cache, for tests of what it tells by NATS."""
 
-from mocker_protocol.engine_args import parse_engine_args
-from mocker_worker.config import WorkerConfig
+from local_worker import local_worker_config
 
 
 def ranks_config(nats_url, events, *, dp_size, num_gpu_blocks):
@@ -12,16 +11,6 @@ def ranks_config(nats_url, events, *, dp_size, num_gpu_blocks):
         "dp_size": dp_size,
         "timing_model": {"type": "fixed", "prefill_ms": 0.5, "decode_ms": 0.5},
     }
-    return WorkerConfig(
-        args=parse_engine_args(args),
-        model_name="mock",
-        host="127.0.0.1",
-        port=0,
-        advertised_host="127.0.0.1",
-        nats_url=nats_url,
-        namespace="default-demo",
-        worker_uid="uid-1",
-        drain_timeout_s=10.0,
-        drain_grace_s=0.0,
-        events=events,
+    return local_worker_config(
+        args, nats_url=nats_url, namespace="default-demo", worker_uid="uid-1", events=events
     )

@@ -5,10 +5,9 @@ import contextlib
 import json
 
 import pytest
+from local_worker import local_worker_config
 from waiting import PATIENCE_S
 
-from mocker_protocol.engine_args import parse_engine_args
-from mocker_worker.config import WorkerConfig
 from mocker_worker.serve import Worker
 
 COMPLETIONS, CHATS = "/v1/completions", "/v1/chat/completions"
@@ -37,18 +36,8 @@ CASES = {
 @contextlib.asynccontextmanager
 async def running_worker(**args):
     """Run a worker of a role; gives its URL."""
-    config = WorkerConfig(
-        args=parse_engine_args({"speedup_ratio": 0, "block_size": 4, "max_model_len": 100} | args),
-        model_name="mock",
-        host="127.0.0.1",
-        port=0,
-        advertised_host="127.0.0.1",
-        nats_url=None,
-        namespace="dynamo",
-        worker_uid="uid",
-        drain_timeout_s=PATIENCE_S,
-        drain_grace_s=0.0,
-    )
+    args = {"speedup_ratio": 0, "block_size": 4, "max_model_len": 100} | args
+    config = local_worker_config(args, drain_timeout_s=PATIENCE_S)
     worker = Worker(config)
     running = asyncio.create_task(worker.run())
     try:

@@ -2,10 +2,10 @@ import asyncio
 import contextlib
 
 import pytest
+from local_worker import local_worker_config
 from waiting import PATIENCE_S
 
-from mocker_protocol.engine_args import parse_engine_args
-from mocker_worker.config import ServerOptions, WorkerConfig
+from mocker_worker.config import ServerOptions
 from mocker_worker.serve import Worker
 
 FAST = {"type": "fixed", "prefill_ms": 2.0, "decode_ms": 1.0}
@@ -14,15 +14,8 @@ FAST = {"type": "fixed", "prefill_ms": 2.0, "decode_ms": 1.0}
 def config_of(*, drain_timeout_s=10.0, drain_grace_s=0.0, server=None, **args):
     """Return the configuration of a fast worker without NATS."""
     args = {"timing_model": FAST, "block_size": 4} | args
-    return WorkerConfig(
-        args=parse_engine_args(args),
-        model_name="mock",
-        host="127.0.0.1",
-        port=0,
-        advertised_host="127.0.0.1",
-        nats_url=None,
-        namespace="dynamo",
-        worker_uid="uid",
+    return local_worker_config(
+        args,
         pod_name="pod-1",
         pod_namespace="testing",
         drain_timeout_s=drain_timeout_s,
